@@ -86,6 +86,16 @@ def check_inspect(here: Path) -> None:
     assert "<html" in (here / "report.html").read_text()
 
 
+def check_search(here: Path) -> None:
+    """Where there is no optuna, what to install for it."""
+    words = ["search", "--config", "run.yaml", "--data.train", "text.txt", "--out", "search", *SMALL, "--trials", "2"]
+    done = subprocess.run(
+        [ELMAN, *words, "--set", "optim.lr=log(1e-3,1e-1)"], cwd=here, capture_output=True, text=True, check=False
+    )
+    missing = done.returncode == 2 and "pip install 'elman[search]'" in done.stderr
+    assert missing or (done.returncode == 0 and (here / "search" / "best.yaml").exists()), done.stderr
+
+
 def check_compare(here: Path) -> None:
     assert "markov" in run(here, "compare", "lm", "markov")
 

@@ -29,8 +29,8 @@ SOURCE = ROOT / "src" / "elman"
 LAYOUT = [
     "_native", "errors", "options", "progress", "tables", "files", "state", "lengths", "data",
     "kernels", "core", "cells", "compose", "attention", "convert", "random", "nn", "model", "stream", "decoding",
-    "lens", "training", "scikit", "tasks", "hmm", "trees", "images", "run", "estimators", "laws", "serve", "cli",
-    "__main__",
+    "lens", "training", "scikit", "tasks", "hmm", "trees", "images", "run", "trials", "estimators", "laws", "serve",
+    "cli", "__main__",
 ]  # fmt: skip
 # A task imports from those before it.
 TASKS = ["text", "tag", "classify", "forecast", "translate", "hmm", "tree", "image"]
@@ -53,8 +53,8 @@ PUBLIC = [
     "TagDataConfig", "TagModelConfig", "Tagger", "TextDataConfig", "TrainingConfig", "TranslateConfig",
     "TranslateDataConfig", "TranslateModelConfig", "Translator", "TreeConfig", "TreeDataConfig", "TreeLabeller",
     "TreeModelConfig", "WeightDrop", "Window", "Zoneout", "blocks", "cell", "cells", "compose", "data", "decoding",
-    "errors", "from_torch", "hmm", "images", "inspect", "kernels", "laws", "lens", "load", "save_bfloat16", "stack",
-    "state", "state_from_torch", "state_to_torch", "tasks", "to_torch", "train", "trees",
+    "errors", "from_torch", "hmm", "images", "inspect", "kernels", "laws", "lens", "load", "save_bfloat16", "search",
+    "stack", "state", "state_from_torch", "state_to_torch", "tasks", "to_torch", "train", "trees",
 ]  # fmt: skip
 
 MODULES = sorted(SOURCE.rglob("*.py"))

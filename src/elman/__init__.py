@@ -66,6 +66,7 @@ _NAMES = {
     "elman.tasks.tree.task": ("TreeConfig", "TreeDataConfig"),
     "elman.training.loop": ("TrainingConfig",),
     "elman.training.optim": ("OptimConfig",),
+    "elman.trials.search": ("search",),
 }  # fmt: skip
 
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}

@@ -134,5 +134,6 @@ from elman.tasks.tree.task import TreeConfig as TreeConfig
 from elman.tasks.tree.task import TreeDataConfig as TreeDataConfig
 from elman.training.loop import TrainingConfig as TrainingConfig
 from elman.training.optim import OptimConfig as OptimConfig
+from elman.trials.search import search as search
 
 __version__: str

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from elman.tasks import load, open_source
 from elman.tasks.predictor import AnyPredictor
 from elman.tasks.task import AnySettings, AnyTask, Data, Evaluation, Settings, Task, TrainedSettings
 from elman.training import checkpoint, logs, loop, optim, threads
-from elman.training.alone import alone, seed
+from elman.training.alone import Undisturbed, alone, seed
 from elman.training.average import Average
 from elman.training.distributed import Ranks, ranks
 from elman.training.interrupt import Interrupted
@@ -63,8 +63,9 @@ def train(
     `out`, here or in the config, is the run directory, which keeps the config, the metrics and the checkpoints. Without
     it nothing is kept but what is returned, and such a run cannot be resumed.
 
-    `callback(step, scores)` is called after each evaluation on the validation data; what it raises ends the run, which
-    can be resumed. With `progress` false nothing is said on standard error but warnings.
+    `callback(step, scores)` is called after each evaluation on the validation data, once its checkpoint is written;
+    what it raises ends the run, which can be resumed from there. With `progress` false nothing is said on standard
+    error but warnings.
 
     A process trains one model at a time: a second call, from another thread, waits. Torch's random numbers are
     afterwards where they were. Ctrl-C raises `Interrupted`, a KeyboardInterrupt, once the checkpoint is written.
@@ -96,6 +97,27 @@ def train(
         named, opener = _opener(task, counted, data)
         (_fit if task.fits(named) else _train)(task, named, processes, opener, callback)
         return load(settings.out), read_metrics(Path(settings.out))
+
+
+def check(settings: AnySettings, data: object = None, opened: dict[str, Any] | None = None) -> None:
+    """Raise what is wrong with a config, and train nothing: its data are opened and its model is built.
+
+    Of several configs, `opened` keeps the data for those that name the same.
+
+    >>> check(elman.LMConfig(model={"cell": "gruu"}), "to be or not to be, " * 99)
+    Traceback (most recent call last):
+    elman.errors.UnknownNameError: unknown cell 'gruu'; there are ... Did you mean 'gru'?
+    """
+    task, opened = tasks.of_settings(settings), {} if opened is None else opened
+    if isinstance(settings, TrainedSettings):
+        _check(task, settings)
+    named, opener = _opener(task, settings, data)
+    section = repr(getattr(named, "data", None))
+    if section not in opened:
+        opened.clear()  # one at a time: data may be large
+        opened[section] = opener(named, None)
+    with Undisturbed():
+        task.build(named, opened[section])
 
 
 @contextmanager
@@ -194,6 +216,7 @@ class _Run(Supervisor):
     recorder: Recorder
     identity: Identity
     callback: Callback
+    unreported: list[tuple[int, Scores]] = field(default_factory=list)  # evaluations that the callback is to hear of
 
     def describe_loss(self, loss: float) -> str:
         return self.data.describe_loss(loss)
@@ -209,11 +232,17 @@ class _Run(Supervisor):
                 inspection = task.inspect_inputs(predictor, self.part, *lens.RUN_SAMPLE)
                 self.record(step, **lens.run_metrics(inspection.model, inspection.sample))
             self.recorder.preview(step, task.preview(predictor, self.settings, step, evaluation))
-        if self.callback:
-            self.callback(step, evaluation.scores)
+        self.unreported.append((step, evaluation.scores))
         return evaluation.scores
 
     def save(self, name: str) -> None:
+        self._save(name)
+        while name == "last" and self.unreported:  # now what a callback raises costs no step
+            step, scores = self.unreported.pop(0)
+            if self.callback:
+                self.callback(step, scores)
+
+    def _save(self, name: str) -> None:
         snapshot = None
         if name == "last":  # by all processes
             snapshot = checkpoint.snapshot(self.state, self.identity, self.recorder.flush())

@@ -7,10 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
+import tables
 import torch
 
+import elman
 from elman.data import Batch, Position
 from elman.errors import InputError, TrainingError
+from elman.tasks import TASKS
+from elman.tasks.task import TrainedSettings
 from elman.training import loop, optim
 from elman.training.average import Average
 from elman.training.distributed import Ranks
@@ -202,3 +206,64 @@ def test_there_is_a_line_of_metrics_for_every_nth_step():
     run, _ = run_of(Squares(), Numbers([1.0], [2.0]))
     loop.train(run, TrainingConfig(steps=7, log_every=3, evaluate_every=99), HOW, noted := Noted())
     assert [step for step, values in noted.lines if "loss" in values] == [3, 6]
+
+
+# bfloat16 in the backward pass
+
+
+def _lm(cell, out, **training):
+    settings = {"steps": 6, "evaluate_every": 3, **training}
+    data = {"batch_size": 4, "window": 16}
+    return elman.LMConfig(data=data, model={"cell": cell, "size": 24}, training=settings, out=str(out))
+
+
+def test_autocast_rounds_products_of_the_backward_pass_and_nothing_else(monkeypatch, tmp_path):
+    """The loss of the first step is the same to the bit; gradients of a linear recurrence are near, those of a gated
+    cell, which has products of its own, the same."""
+    monkeypatch.setattr(loop, "has_bfloat16", lambda: True)  # any processor computes it, if slowly
+    text = "to be or not to be, that is the question: " * 60
+    for cell, least, most in (("mingru", 1e-5, 2e-2), ("gru", 0.0, 0.0)):
+        norms = []
+        for autocast in (False, True):
+            config = _lm(cell, tmp_path / f"{cell}{autocast}", log_every=1, autocast=autocast)
+            lines = [line for line in elman.train(config, text, progress=False)[1] if "loss" in line]
+            norms.append([lines[0]["loss"], lines[0]["gradient_norm"]])
+        (loss, exact), (same, near) = norms
+        assert loss == same and least * exact <= abs(near - exact) <= most * exact
+
+
+def test_a_run_with_autocast_resumes_to_the_same_bytes(monkeypatch, tmp_path):
+    monkeypatch.setattr(loop, "has_bfloat16", lambda: True)
+    text = "to be or not to be, that is the question: " * 60
+
+    def stop(step, scores):
+        raise KeyboardInterrupt
+
+    elman.train(_lm("mingru", tmp_path / "whole", autocast=True), text, progress=False)
+    with pytest.raises(KeyboardInterrupt):
+        elman.train(_lm("mingru", tmp_path / "cut", autocast=True), text, stop, progress=False)
+    elman.train(replace(_lm("mingru", tmp_path / "cut", autocast=True), resume="auto"), text, progress=False)
+    for name in ("metrics.jsonl", "last/model.safetensors", "last/optimiser.safetensors"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", [name for name, task in TASKS.items() if issubclass(task.Config, TrainedSettings)])
+def test_every_task_that_the_loop_trains_can_use_it(monkeypatch, tmp_path, name):
+    monkeypatch.setattr(loop, "has_bfloat16", lambda: True)
+    changes = {"training": {"autocast": True, "steps": 2, "evaluate_every": 2, "log_every": 1}}
+    lines = elman.train(tables.config(name, tmp_path / "run", changes), progress=False)[1]
+    assert all(math.isfinite(line["gradient_norm"]) for line in lines if "gradient_norm" in line)
+
+
+def test_autocast_is_refused_where_it_is_slow(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": False})
+    with pytest.raises(InputError, match=r"training\.autocast is true, and this processor has no instructions"):
+        loop.check(TrainingConfig(autocast=True), "auto")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    with pytest.raises(InputError, match="or Torch may not use them"):
+        loop.check(TrainingConfig(autocast=True), "auto")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    loop.check(TrainingConfig(autocast=True), "auto")
+    with pytest.raises(InputError, match=r"training\.autocast is 'yes'"):
+        loop.check(TrainingConfig(autocast="yes"), "auto")

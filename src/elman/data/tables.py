@@ -8,14 +8,15 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from elman.data.names import refuse_twice
 from elman.data.text import lines_of, on_disk
 from elman.errors import FileError, InputError, MissingExtraError
-from elman.options import several
+from elman.options import choice, several
 
 MISSING = frozenset({"", "nan", "na", "null", "?"})  # cells of a file, whatever the case
 ABSENT = ("None", "nan", "NaT", "<NA>")  # as Python, NumPy and pandas spell a value that is not there
@@ -118,12 +119,8 @@ def read_parquet(name: str) -> Columns:
 
 def columns_of(table: object) -> Columns:
     """The columns of a mapping by name, all as long as each other, or of a pandas or polars frame."""
-    if hasattr(table, "get_columns"):  # polars; neither is imported
-        return {column.name: texts_of(column.to_list()) for column in table.get_columns()}
-    if hasattr(table, "reset_index") and hasattr(table, "index"):
-        plain = table.reset_index(drop=not getattr(table.index, "name", None))
-        refuse_twice(map(str, plain.columns), "the frame")
-        return {str(column): texts_of(plain[column].tolist()) for column in plain.columns}
+    if is_frame(table):
+        return {name: texts_of(values) for name, values in values_of(table).items()}
     if not isinstance(table, Mapping):
         raise InputError(
             f"rows are given as a {type(table).__module__}.{type(table).__name__}, which is neither a mapping nor a "
@@ -137,6 +134,58 @@ def columns_of(table: object) -> Columns:
         sizes = ", ".join(f"{name} has {len(column)}" for name, column in columns.items())
         raise InputError(f"the rows have columns of different lengths: {sizes}; each row needs a value in all of them")
     return columns
+
+
+def is_frame(table: object) -> bool:
+    """Whether it is a frame of pandas or polars, neither of which is imported.
+
+    >>> is_frame({"ds": [1, 2]})
+    False
+    """
+    return hasattr(table, "get_columns") or _is_pandas(table)
+
+
+def _is_pandas(table: object) -> bool:
+    return hasattr(table, "reset_index") and hasattr(table, "columns")
+
+
+def values_of(frame: Any) -> dict[str, list[Any]]:
+    """The values of a frame by the names of its columns. An index of pandas that has a name is a column too."""
+    if not _is_pandas(frame):
+        return {column.name: column.to_list() for column in frame.get_columns()}
+    named = [name for name in frame.index.names if name is not None]
+    refuse_twice(map(str, (*named, *frame.columns)), "the frame (its index is a column if it has a name)")
+    plain = frame.reset_index(drop=not named)
+    return {str(column): plain[column].tolist() for column in plain.columns}
+
+
+def frame_of(columns: Mapping[str, Sequence[object]], like: object, typed: Sequence[str] = ()) -> Any:
+    """Columns as a frame of what `like` names, pandas or polars; or of the kind that it is itself, and then the `typed`
+    columns have the types that they have there."""
+    kind = like if isinstance(like, str) else "polars" if hasattr(like, "get_columns") else "pandas"
+    if not isinstance(like, str) and not is_frame(like):
+        raise InputError(f"like is a {type(like).__name__}; it must be pandas, polars, or a frame of one of them")
+    try:
+        module = import_module(choice("like", kind, ("pandas", "polars")))
+    except ImportError as error:
+        raise MissingExtraError(kind, "frames") from error
+    made = module.DataFrame(dict(columns))
+    wanted = {} if isinstance(like, str) else _types(like)
+    for name in (name for name in typed if name in wanted):
+        try:
+            column = made[name].cast(wanted[name]) if kind == "polars" else made[name].astype(wanted[name])
+        except Exception as error:  # each of the two has many of its own
+            raise InputError(
+                f"column {name!r} cannot have the type {wanted[name]} that it has in the other frame: {error}"
+            ) from error
+        made = made.with_columns(column) if kind == "polars" else made.assign(**{name: column})
+    return made
+
+
+def _types(frame: Any) -> dict[str, Any]:
+    """The types of the columns, which text keeps anyway."""
+    plain = frame.reset_index() if _is_pandas(frame) else frame
+    return {str(name): plain[name].dtype for name in plain.columns}
 
 
 def join_columns(tables: Sequence[Columns], names: Sequence[str]) -> Columns:

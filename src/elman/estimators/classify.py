@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from elman.core import Options
 from elman.data.names import refuse_alike
-from elman.data.tables import ABSENT
+from elman.data.tables import ABSENT, is_frame
 from elman.errors import InputError
 from elman.estimators.trained import TrainedOnRows
 from elman.options import several
@@ -78,6 +78,8 @@ class _Sequences(TrainedOnRows[Classifier]):
 
     def _inputs(self, X: Inputs, lengths: ArrayLike | None) -> list[Input]:
         """The rows of X, each as long as it is."""
+        if is_frame(X) and (numbers := X.to_numpy()).dtype.kind in "iuf":  # type: ignore[union-attr]
+            X = numbers  # a row of it is a sequence
         sequences = several("X", X, "texts, or of arrays (T, D)")
         rows = [row if isinstance(row, str) else np.asarray(row) for row in sequences]
         if lengths is None:

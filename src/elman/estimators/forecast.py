@@ -95,30 +95,33 @@ class SeriesForecaster(Trained[Forecaster]):
         self._train(config, {"train": y if frame else self._columns(np.asarray(y))})
         return self
 
-    def predict(self, horizon: int | None = None, *, future: Frame | None = None) -> NDArray[np.float64]:
-        """The mean of each of the next steps (series, horizon), in the order of `names`; with several targets (series,
-        horizon, targets).
+    def forecast(
+        self, horizon: int | None = None, quantiles: Sequence[float] = (0.1, 0.5, 0.9), *, future: Frame | None = None
+    ) -> Forecast:
+        """All that is said of the next steps; its `to_frame` gives a frame of pandas or polars.
 
         `future` has the future covariates of the horizon, where there are some.
         """
-        mean = self._forecast(horizon, (), future).mean
+        model = self._predictor
+        return model.forecast(model.state, horizon, quantiles=quantiles, samples=self.samples, future=future)
+
+    def predict(self, horizon: int | None = None, *, future: Frame | None = None) -> NDArray[np.float64]:
+        """The mean of each of the next steps (series, horizon), in the order of `names`; with several targets (series,
+        horizon, targets)."""
+        mean = self.forecast(horizon, (), future=future).mean
         return mean[..., 0] if mean.shape[-1] == 1 else mean
 
     def predict_quantiles(
         self, horizon: int | None = None, quantiles: Sequence[float] = (0.1, 0.5, 0.9), *, future: Frame | None = None
     ) -> NDArray[np.float64]:
         """Quantiles (series, horizon, levels) of these steps; of several targets (series, horizon, targets, levels)."""
-        levels = self._forecast(horizon, quantiles, future).quantiles
+        levels = self.forecast(horizon, quantiles, future=future).quantiles
         return levels[..., 0, :] if levels.shape[-2] == 1 else levels
 
     @property
     def names(self) -> list[str]:
         """The series, in the order of the data."""
         return [*self._predictor.state.names]
-
-    def _forecast(self, horizon: int | None, quantiles: Sequence[float], future: Frame | None) -> Forecast:
-        model = self._predictor
-        return model.forecast(model.state, horizon, quantiles=quantiles, samples=self.samples, future=future)
 
     def _columns(self, numbers: NDArray[np.generic]) -> dict[str, list[object]]:
         if numbers.ndim != 1 or numbers.dtype.kind not in "iuf":

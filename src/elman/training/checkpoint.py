@@ -143,6 +143,11 @@ def read_primary(out: Path) -> tuple[str, bool]:
     return str(content.get("decides", "")), bool(content.get("larger_is_better", False))
 
 
+def read_step(out: Path) -> int:
+    """How many steps the checkpoint of the run in `out` has done; 0 where there is none."""
+    return int(_noted(out, "last").get("step", 0))
+
+
 def is_fitted(out: Path) -> bool:
     """Whether the run in `out` was fitted in one go, and is done: what the loop trains keeps its checkpoint in last."""
     best = artifact.find(out / "best")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from elman import state as states
 from elman.data import Batches, Position
 from elman.errors import InputError, TrainingError
-from elman.options import whole
+from elman.options import flag, whole
 from elman.progress import Steps
 from elman.state import State
 from elman.training import optim
@@ -38,6 +38,8 @@ class TrainingConfig:
         average: how many of the last evaluations to average the weights over; that average is evaluated
             and kept as the best
         patience: stop after so many evaluations without improvement; 0 for never
+        autocast: multiply in bfloat16 where the backward pass uses Torch's products, on a processor that has
+            instructions for it: faster for linear recurrences and attention, of no effect for gated cells
         lens: note at each evaluation how far gradients reach back and how saturated gates are, for `elman inspect`
     """
 
@@ -49,6 +51,7 @@ class TrainingConfig:
     checkpoint_every: int = 0
     average: int = 1
     patience: int = 0
+    autocast: bool = False
     lens: bool = False
 
 
@@ -58,11 +61,23 @@ def check(config: TrainingConfig, device: str) -> None:
         whole(f"training.{name}", getattr(config, name))
     for name in ("evaluate_tokens", "checkpoint_every", "patience"):
         whole(f"training.{name}", getattr(config, name), least=0)
+    if flag("training.autocast", config.autocast) and not has_bfloat16():
+        raise InputError(
+            "training.autocast is true, and this processor has no instructions for bfloat16 (avx512_bf16 or amx_bf16), "
+            "or Torch may not use them: it would take twice as long. Leave it at false."
+        )
     if device not in ("auto", "cpu"):
         raise InputError(
             f"device is {device}; runs are trained on the CPU, which the kernels are written for: leave it at auto. "
             "In a loop of your own a Core can be moved to any device, where it runs on the reference kernels."
         )
+
+
+def has_bfloat16() -> bool:
+    """Whether the processor multiplies numbers of bfloat16, and Torch is free to use that."""
+    known = torch.cpu.get_capabilities()
+    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return wide and bool(known.get("avx512_bf16") or known.get("amx_bf16"))
 
 
 @dataclass
@@ -127,7 +142,7 @@ def train(state: LoopState, config: TrainingConfig, optim_config: OptimConfig, s
     with catch_signals() as request, optim.by_rows(state.optimiser, ranks.world == 1):
         while progress.step < config.steps and not over(progress, config):
             lr = state.schedule.lr(progress.step)
-            loss, count, stop = ranks.sum(*_gradients(state, config.accumulate), request.number)
+            loss, count, stop = ranks.sum(*_gradients(state, config.accumulate, config.autocast), request.number)
             norm = _update(state, optim_config, lr, ranks.world / count)
             norms = [*norms[-4:], norm]
             if not math.isfinite(loss) or not math.isfinite(norm):
@@ -153,7 +168,7 @@ def over(progress: Progress, config: TrainingConfig) -> bool:
     return progress.stop_early or (config.patience > 0 and progress.evals_since_best >= config.patience)
 
 
-def _gradients(state: LoopState, parts: int) -> tuple[float, float]:
+def _gradients(state: LoopState, parts: int, autocast: bool = False) -> tuple[float, float]:
     """Add up the gradients of some batches: the sum of their losses, and the number of terms."""
     state.optimiser.zero_grad()
     total, count = 0.0, 0
@@ -161,7 +176,8 @@ def _gradients(state: LoopState, parts: int) -> tuple[float, float]:
         batch = state.batches.batch(state.progress.position)
         with state.ranks.unsynchronised(state.module, part < parts - 1):
             loss, n, after = state.module(batch, state.state)
-            loss.backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):  # our kernels take float32, and are not asked
+                loss.backward()
         state.state = None if after is None else states.detach(after)
         state.progress.position = state.batches.after(state.progress.position)
         total, count = total + loss.item(), count + n

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from elman.data import splits
 from elman.data.names import refuse_twice
 from elman.data.records import json_fields, text_field
-from elman.data.tables import read_table
+from elman.data.tables import ABSENT, read_table, values_of
 from elman.data.text import at_least_one, read_documents, read_lines
 from elman.errors import InputError
 from elman.options import choice
@@ -78,6 +78,51 @@ class Reader:
         if labelled and format in UNLABELLED and not any(row.labels for row in rows):
             raise InputError(f"there is no label in {', '.join(names)}; {UNLABELLED[format]}")
         return rows
+
+    def frame(self, frame: object, *, labelled: bool = True) -> list[Row]:
+        """The rows of a frame of pandas or polars, by the names that the columns of a table have. An input is a text,
+        or a list of the numbers of a series; a cell may hold a list of labels."""
+        columns = values_of(frame)
+        if self.text not in columns:
+            raise InputError(no_column("the frame", self.text, [*columns]))
+        labels = columns.get(self.label) or [None] * len(columns[self.text])
+        pairs = enumerate(zip(columns[self.text], labels, strict=True))
+        return [_frame_row(self, i, cell, label, labelled) for i, (cell, label) in pairs]
+
+
+def no_column(where: str, name: str, header: Sequence[str]) -> str:
+    """What is wrong with a table that has no column of texts."""
+    known = ", ".join(map(repr, header)) or "empty"
+    return f"{where} has no column {name!r}; its header is {known}. Choose with --data.text and --data.label."
+
+
+def input_of(row: object, number: int) -> str | NDArray[np.float64]:
+    """A row that was given: a text, or the numbers of a series, as many at each step."""
+    try:
+        return row if isinstance(row, str) else np.asarray(row, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"row {number} is not a text, nor numbers (T,) or (T, D): {error}") from error
+
+
+def _frame_row(reader: Reader, number: int, cell: object, label: object, labelled: bool) -> Row:
+    x = input_of(cell, number)
+    if not isinstance(x, str) and not x.ndim:
+        raise InputError(
+            f"row {number} has {cell} in column {reader.text!r}; it must be a text, or a list of numbers, a series"
+        )
+    labels = _labels_of(label)
+    if labelled and not labels:
+        raise InputError(f"row {number} has no label in column {reader.label!r}; give it one, or leave the row out")
+    return Row(x, labels, f"row {number}", number)
+
+
+def _labels_of(cell: Any) -> tuple[Label, ...]:
+    """The labels in a cell of a frame: a list of them, or as in a file one, or texts with | between them."""
+    if isinstance(cell, str):
+        return tuple(cell.split("|")) if cell else ()
+    if isinstance(cell, list | tuple | np.ndarray):
+        return tuple(cell.tolist() if isinstance(cell, np.ndarray) else cell)
+    return () if str(cell) in ABSENT else (cell if isinstance(cell, int | float) else str(cell),)
 
 
 def guess(names: Sequence[str], labelled: bool = True) -> str:
@@ -181,10 +226,7 @@ def _table(reader: Reader, names: Sequence[str]) -> Iterator[Row]:
         table = read_table(file, content, prose=True)
         refuse_twice((name for name in table.header if name in (reader.text, reader.label)), file)
         if reader.text not in table.header:
-            raise InputError(
-                f"{file} has no column {reader.text!r}; its header is {', '.join(map(repr, table.header)) or 'empty'}. "
-                "Choose with --data.text and --data.label."
-            )
+            raise InputError(no_column(file, reader.text, table.header))
         text = table.header.index(reader.text)
         label = table.header.index(reader.label) if reader.label in table.header else None
         for number, cells in table.lines:

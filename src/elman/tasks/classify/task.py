@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from elman.data import Batch, Batches, Examples, OrderedBatches, Shuffled, padded
 from elman.data.names import Names, file_list
 from elman.data.splits import SplitConfig, read_parts, split_summary
 from elman.data.synthetic import PREFIX, SyntheticBatches, SyntheticData, SyntheticRow, is_synthetic, parse
+from elman.data.tables import is_frame
 from elman.data.text import ERRORS
 from elman.data.vocabulary import VOCABULARIES
 from elman.errors import InputError
@@ -25,7 +25,7 @@ from elman.nn.distributions import Categorical
 from elman.options import choice, fraction, several, whole
 from elman.state import State
 from elman.tasks import network, plots
-from elman.tasks.classify.data import FORMATS, Reader, Row, fingerprint
+from elman.tasks.classify.data import FORMATS, Reader, Row, fingerprint, input_of
 from elman.tasks.classify.inputs import LABEL_KINDS, AnyInputs, Labels, SeriesInputs, TextInputs
 from elman.tasks.classify.model import EACH, Classifier, ClassifyModelConfig, build
 from elman.tasks.plots import Results
@@ -212,7 +212,9 @@ class ClassifyTask(Task[ClassifyConfig, RowData, Classifier]):
             config = replace(config, data=replace(data, label_kind=kind, vocabulary="char"))
             return RowData(config, Reader(), saved, *synthetic.parts(_rows_of), synthetic)
         reader = Reader(data.format, data.text, data.label, data.permute, data.errors)
-        in_memory = {name: labelled_rows(pairs) for name, pairs in parts.items()}
+        in_memory = {
+            name: reader.frame(part) if is_frame(part) else labelled_rows(part) for name, part in parts.items()
+        }
         return RowData(config, reader, saved, *read_parts(data, reader, lambda row: row.number, "rows", in_memory))
 
     def build(self, config: ClassifyConfig, data: RowData) -> Classifier:
@@ -296,9 +298,11 @@ class Inspect(InspectRequest):
 
 def _rows(predictor: Classifier, request: Evaluate | Inspect, labelled: bool) -> list[Row]:
     names = opened(request.data)
+    if is_frame(request.data):
+        return predictor.reader.frame(request.data, labelled=labelled)
     if names is None:
         rows = rows_of(request.data, "rows, each a text or the numbers of a series")
-        return [row if isinstance(row, Row) else Row(_input(row, i), (), f"row {i}", i) for i, row in enumerate(rows)]
+        return [row if isinstance(row, Row) else Row(input_of(row, i), (), f"row {i}", i) for i, row in enumerate(rows)]
     if is_synthetic(names):
         return _rows_of(parse(names[0], "classify").part())
     reader = replace(predictor.reader, format=request.format or predictor.reader.format, errors=request.errors)
@@ -318,17 +322,9 @@ def labelled_rows(pairs: Sequence[tuple[object, object] | Row]) -> list[Row]:
                 raise InputError(f"row {i} is {str(pair)[:60]!r}; it must be a pair, a text or numbers and its label")
             labels = pair[1] if isinstance(pair[1], tuple | list) else (pair[1],)
             own = tuple(label.item() if isinstance(label, np.generic) else label for label in labels)
-            pair = Row(_input(pair[0], i), own, f"row {i}", i)
+            pair = Row(input_of(pair[0], i), own, f"row {i}", i)
         rows.append(pair)
     return rows
-
-
-def _input(row: object, number: int) -> str | NDArray[np.float64]:
-    """A row that was given: a text, or the numbers of a series, as many at each step."""
-    try:
-        return row if isinstance(row, str) else np.asarray(row, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"row {number} is not a text, nor numbers (T,) or (T, D): {error}") from error
 
 
 def evaluate(predictor: Classifier, request: Evaluate) -> Scores:

@@ -29,6 +29,7 @@ from elman.tasks.forecast.calendar import Frequency, Ticks
 from elman.tasks.forecast.covariates import Covariate, fit_covariate
 from elman.tasks.forecast.files import open_rows
 
+NAMELESS = ("", "nan")  # a name that is not there, as `texts_of` has it
 MOST_FILLED = 20_000_000  # rows without values that gaps are filled with, in all series together: a slip in a date
 
 
@@ -267,6 +268,9 @@ def _columns(frame: Columns, reader: PanelReader, targets: bool = True) -> Colum
             )
     rows = len(frame[reader.time])
     names = frame.get(reader.id, ["series"] * rows)
+    for i, name in enumerate(names):
+        if name in NAMELESS:
+            raise InputError(f"row {i} of the data has no name of its series in column {reader.id!r}; give it one")
     return {**{name: frame[name] for name in wanted}, reader.id: names}
 
 

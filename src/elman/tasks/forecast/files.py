@@ -32,7 +32,7 @@ def open_rows(given: object, format: str, time: str, errors: str) -> tuple[str, 
     """The format, and columns by name; or the values of each series by its name, where there is nothing else."""
     choice("data.format", format, FORMATS)
     if isinstance(given, Mapping) or hasattr(given, "columns"):
-        return "long", columns_of(given)
+        return _in_memory(columns_of(given), format, time)
     names = [given] if isinstance(given, str | Path) else given
     if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str | Path) for name in names):
         raise InputError(
@@ -49,6 +49,18 @@ def open_rows(given: object, format: str, time: str, errors: str) -> tuple[str, 
     return kind, join_columns([table for _, table in tables], [file for file, _ in tables])
 
 
+def _in_memory(columns: Columns, format: str, time: str) -> tuple[str, Columns | list[tuple[str, Numbers]]]:
+    """Rows of a mapping or a frame: long ones, or where the format says so wide ones, a name and then its values."""
+    if format == "arrays":
+        raise InputError(
+            "data.format is arrays, and the rows are a table; give long rows, or name an .npz or .mat file"
+        )
+    if format != "wide" or time in columns:
+        return "long", columns
+    rows = ([cell if cell != "nan" else "" for cell in cells] for cells in zip(*columns.values(), strict=True))
+    return "wide", [_wide_row(cells, f"row {number} of the table") for number, cells in enumerate(rows)]
+
+
 def _tables(name: str, errors: str) -> list[tuple[str, Columns]]:
     if Path(name).suffix == ".parquet":
         return [(name, read_parquet(name))]
@@ -58,16 +70,21 @@ def _tables(name: str, errors: str) -> list[tuple[str, Columns]]:
 def _wide(file: str, text: str) -> Iterator[tuple[str, Numbers]]:
     """M4's files: a header that says nothing, then a name and its values on each line, empty at the end."""
     for number, cells in table_lines(file, text):
-        values = [cell.strip() for cell in cells[1:]]
-        while values and not values[-1]:
-            values.pop()
-        if not any(cell.strip() for cell in cells) or (number == 1 and not all(is_number(v) for v in values)):
-            continue
-        try:
-            y = np.array([number_of(value) for value in values])
-        except ValueError as error:
-            raise InputError(f"line {number} of {file} has a value that is not a number: {error}") from error
-        yield cells[0].strip(), y[:, None]
+        title = number == 1 and not all(is_number(cell) for cell in cells[1:])
+        if any(cell.strip() for cell in cells) and not title:
+            yield _wide_row(cells, f"line {number} of {file}")
+
+
+def _wide_row(cells: Sequence[str], where: str) -> tuple[str, Numbers]:
+    """A name and its values, as far as there are any."""
+    values = [cell.strip() for cell in cells[1:]]
+    while values and not values[-1]:
+        values.pop()
+    try:
+        y = np.array([number_of(value) for value in values])
+    except ValueError as error:
+        raise InputError(f"{where} has a value that is not a number: {error}") from error
+    return cells[0].strip(), y[:, None]
 
 
 def _guess(files: Sequence[str], time: str, errors: str) -> str:

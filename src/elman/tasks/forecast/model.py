@@ -238,9 +238,11 @@ class Forecaster(Predictor[ForecastNetwork]):
             means, found = paths.mean(1), sample_quantiles(paths, quantiles)
         means[:, 0] = exact.mean.double().numpy().reshape(means[:, 0].shape)
         found[:, 0] = exact.quantile(quantiles).numpy().reshape(found[:, 0].shape)
+        reader = self.inputs.reader
         return Forecast(
-            state.names, self.stamps(state.tick, H), self.inputs.reader.target, means, tuple(quantiles), found, paths
-        )
+            state.names, self.stamps(state.tick, H), reader.target, means, tuple(quantiles), found, paths, reader.id,
+            reader.time,
+        )  # fmt: skip
 
     def stamps(self, last: Tensor, H: int) -> list[list[str]]:
         """The times of H rows after some ticks (B,)."""

@@ -87,7 +87,7 @@ def predict(predictor: Forecaster, request: Predict) -> Iterator[str]:
         forecast.save_paths(Path(request.paths))
     if request.save_state:
         predictor.save_state(request.save_state, state)
-    return forecast.lines(predictor.inputs.reader.id, predictor.inputs.reader.time)
+    return forecast.lines()
 
 
 def rows_of(data: Rows) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import namedtuple
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elman import state as states
+from elman.data.tables import frame_of, is_frame, values_of
 from elman.errors import FileError, InputError
 from elman.state import State
 from elman.tasks.forecast.data import Series
@@ -172,12 +174,39 @@ class Forecast(NamedTuple):
     levels: tuple[float, ...]
     quantiles: NDArray[np.float64]
     paths: NDArray[np.float64]
+    id: str = "unique_id"  # what the columns of names and of times are called
+    time: str = "ds"
 
-    def lines(self, id: str = "unique_id", time: str = "ds") -> Iterator[str]:
-        """As CSV: a row for each series and time. With several targets, their names stand before what is said."""
+    @property
+    def _columns(self) -> list[str]:
+        """What is said of each series and time. With several targets, their names stand before it."""
         said = ["mean", *(f"q{level:g}" for level in self.levels)]
         prefixes = [""] if len(self.targets) == 1 else [f"{target}." for target in self.targets]
-        yield ",".join([id, time, *(prefix + word for prefix in prefixes for word in said)]) + "\n"
+        return [prefix + word for prefix in prefixes for word in said]
+
+    def to_frame(self, like: Any = "pandas") -> Any:
+        """As a frame: a row for each series and time, with the mean and the quantiles.
+
+        `like` is pandas or polars; or a frame, such as the one that was trained on: then names and times have the
+        types that they have in it. Else names are texts, and times dates with their clock, or whole numbers.
+
+        >>> numbers = np.array([[[1.5]]])
+        >>> forecast = Forecast(["a"], [["2024-01-31"]], ["y"], numbers, (0.5,), numbers[..., None], numbers)
+        >>> forecast.to_frame("polars").rows()
+        [('a', datetime.datetime(2024, 1, 31, 0, 0), 1.5, 1.5)]
+        """
+        H, stamps = self.mean.shape[1], [stamp for times in self.times for stamp in times]
+        texts = is_frame(like) and all(isinstance(value, str) for value in values_of(like).get(self.time, [0]))
+        columns: dict[str, Sequence[object]] = {
+            self.id: [name for name in self.names for _ in range(H)],
+            self.time: stamps if texts else [*map(_moment, stamps)],
+        }
+        numbers = np.concatenate([self.mean[..., None], self.quantiles], -1).reshape(len(stamps), -1)
+        return frame_of({**columns, **dict(zip(self._columns, numbers.T, strict=True))}, like, (self.id, self.time))
+
+    def lines(self) -> Iterator[str]:
+        """As CSV: a row for each series and time."""
+        yield ",".join([self.id, self.time, *self._columns]) + "\n"
         for name, times, means, quantiles in zip(self.names, self.times, self.mean, self.quantiles, strict=True):
             for when, m, q in zip(times, means, quantiles, strict=True):
                 numbers = (f"{v:.10g}" for c in range(len(m)) for v in (m[c], *q[c]))
@@ -219,6 +248,15 @@ def sample_quantiles(paths: NDArray[np.float64], levels: Sequence[float]) -> NDA
     [[[[0.5]]]]
     """
     return np.moveaxis(np.quantile(paths, levels, axis=1), 0, -1)
+
+
+def _moment(stamp: str) -> int | datetime:
+    """A time as Python has it.
+
+    >>> _moment("7"), _moment("2024-01-31 13:00:00")
+    (7, datetime.datetime(2024, 1, 31, 13, 0))
+    """
+    return int(stamp) if stamp.lstrip("-").isdecimal() else datetime.fromisoformat(stamp)
 
 
 def _cell(text: str) -> str:

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from elman import progress
 from elman.data import splits
 from elman.data.records import json_fields, texts_field
+from elman.data.tables import ABSENT, texts_of, values_of
 from elman.data.text import at_least_one, read_lines
 from elman.errors import InputError
 from elman.options import choice
@@ -27,6 +29,7 @@ from elman.tasks.tag import schemes
 
 FORMATS = ("auto", "columns", "conllu", "jsonl", "text")
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+SENTENCE = "sentence"  # the column of a frame that says which sentence a word is of
 Column = int | str
 
 
@@ -71,6 +74,26 @@ class TagReader:
                 raise InputError(f"{name} is plain text; this model reads the columns {[*self.features]} too")
             sentences.extend(READERS[format](self, name, lines, tagged))
         return [row._replace(number=i) for i, row in enumerate(at_least_one(sentences, names, "sentence"))]
+
+    def frame(self, frame: object, *, tagged: bool = True) -> list[Sentence]:
+        """The sentences of a frame of pandas or polars: a row for each, with lists in its cells; or a row for each
+        word, and then a column `sentence` or rows without a word say where one ends."""
+        columns = values_of(frame)
+        ends = columns.pop(SENTENCE, None)
+        names = [name.lower() for name in columns]
+        own = _columns_of_lists(self, names)
+        wanted = [own.word, *([own.tag] if tagged else []), *own.features]
+        places = [_place(column, len(names), names, "the frame") for column in wanted]
+        if tagged and places[0] == places[1]:
+            raise InputError(f"the frame has one column, {', '.join(columns)}; there must be words and tags")
+        lists = [[*columns.values()][place] for place in places]
+        given = next((cell for cell in lists[0] if not _is_absent(cell)), "")
+        if isinstance(given, str):
+            rows = _cut(ends, [texts_of(cells) for cells in lists])
+        else:
+            rows = [[_texts_in(cell, i) for cell in cells] for i, cells in enumerate(zip(*lists, strict=True))]
+        found = [_frame_sentence(row, tagged, i) for i, row in enumerate(rows)]
+        return [row._replace(number=i) for i, row in enumerate(at_least_one(found, ["the frame"], "sentence"))]
 
 
 def fingerprint(sentences: Iterable[Sentence]) -> str:
@@ -205,6 +228,50 @@ def _place(column: Column, width: int, names: Sequence[str], where: str) -> int:
     if not -width <= place < width:
         raise InputError(f"{where} has {width} columns; there is no number {place} (they count from 0)")
     return place % width
+
+
+def _columns_of_lists(reader: TagReader, names: Sequence[str]) -> TagReader:
+    """The reader of a frame that has the columns of JSON lines, where nobody has named others."""
+    word = "tokens" if reader.word == 0 and "tokens" in names else reader.word
+    return replace(reader, word=word, tag="tags" if reader.tag == -1 and "tags" in names else reader.tag)
+
+
+def _cut(ends: Sequence[object] | None, columns: list[list[str]]) -> list[list[list[str]]]:
+    """The columns of each sentence of a frame that has a row for each word."""
+    words, blank = columns[0], [not word for word in columns[0]]
+    if ends is None and not any(blank):
+        raise InputError(
+            f"the frame has {len(words)} words, and nothing says where a sentence ends: add a column {SENTENCE!r} that "
+            "numbers the sentences, or give a row for each sentence, with lists of its words and of its tags"
+        )
+    keys = [(None if ends is None else str(ends[i]), sum_) for i, sum_ in enumerate(accumulate(blank))]
+    groups = [[i for i in group if not blank[i]] for _, group in groupby(range(len(words)), keys.__getitem__)]
+    rows = [group for group in groups if group]
+    twice = Counter(str(ends[row[0]]) for row in rows).most_common(1) if ends is not None else []
+    if twice and twice[0][1] > 1:
+        raise InputError(f"sentence {twice[0][0]} stands in {twice[0][1]} places of the frame; keep its words together")
+    return [[[column[i] for i in row] for column in columns] for row in rows]
+
+
+def _texts_in(cell: Any, number: int) -> list[str]:
+    """The texts in a cell that holds a list; those of tags may be numbers."""
+    if isinstance(cell, str) or not hasattr(cell, "__iter__"):
+        raise InputError(f"row {number} of the frame has {cell!r}, where others have a list; give it one too")
+    return texts_of(cell)
+
+
+def _frame_sentence(columns: Sequence[list[str]], tagged: bool, number: int) -> Sentence:
+    words, tags, features = columns[0], columns[1] if tagged else [], columns[2 if tagged else 1 :]
+    where = f"sentence {number} of the frame"
+    if any(len(column) != len(words) for column in columns):
+        raise InputError(f"{where} has lists of {[len(column) for column in columns]} values; each word needs its own")
+    if not all(words) or not all(tags):
+        raise InputError(f"{where} has a word or a tag that is missing: {' '.join(words)[:60]!r}; correct it")
+    return Sentence(words, tags, features, (), where)
+
+
+def _is_absent(cell: Any) -> bool:
+    return not isinstance(cell, list) and str(cell) in ABSENT
 
 
 def _json_lines(reader: TagReader, name: str, lines: Sequence[str], tagged: bool) -> Iterator[Sentence]:

@@ -14,6 +14,7 @@ from elman.data import Batch, Batches, OrderedBatches, Shuffled
 from elman.data.names import Names, file_list, refuse_alike
 from elman.data.splits import SplitConfig, first_rows, read_parts, split_summary
 from elman.data.synthetic import PREFIX, SyntheticBatches, SyntheticData, SyntheticRow, is_synthetic, parse
+from elman.data.tables import is_frame
 from elman.data.text import ERRORS
 from elman.errors import InputError
 from elman.files.config import Json, one_of
@@ -203,7 +204,10 @@ class TagTask(Task[TagConfig, TagData, Tagger]):
             synthetic = SyntheticData.open(data.train, data.valid, data.test, "tag")
             return TagData(config, TagReader(), known, *synthetic.parts(_sentences), synthetic)
         reader = TagReader(data.format, data.word, data.tag, tuple(data.features), data.errors)
-        in_memory = {name: tagger.tagged_sentences(pairs) for name, pairs in parts.items()}
+        in_memory = {
+            name: reader.frame(part) if is_frame(part) else tagger.tagged_sentences(part)
+            for name, part in parts.items()
+        }
         sentences = read_parts(data, reader, lambda row: row.number, "sentences", in_memory)
         return TagData(config, reader, known, *sentences)
 
@@ -301,6 +305,8 @@ class Inspect(InspectRequest):
 
 def _read(predictor: Tagger, request: _Sentences | Inspect, tagged: bool) -> list[Sentence]:
     names = opened(request.data)
+    if is_frame(request.data):
+        return predictor.reader.frame(request.data, tagged=tagged)
     if names is None:
         return tagger.sentences_of(rows_of(request.data, "sentences, each a list of words"))
     if is_synthetic(names):
