@@ -113,9 +113,16 @@ class Request:
     """
 
     @classmethod
+    @cache  # to evaluate the annotations takes longer than a short answer
     def options(cls) -> tuple[Named, ...]:
         """Its options, in order."""
-        return _options(cls)
+        hints, found = get_type_hints(cls), []
+        for one in fields(cls):
+            if "option" in one.metadata:
+                kinds = [kind for kind in _members(hints[one.name]) if kind is not NoneType]
+                optional = len(kinds) < len(_members(hints[one.name]))
+                found.append(Named(one.name, kinds[0], optional, one.default, one.metadata["option"]))
+        return tuple(found)
 
     @classmethod
     def reads(cls) -> DataOption | None:
@@ -129,17 +136,6 @@ class Request:
                 value = tuple(several(named.name, value, "values"))
                 object.__setattr__(self, named.name, value)
             check(named, value)
-
-
-@cache  # to evaluate the annotations takes longer than a short answer
-def _options(request: type[Request]) -> tuple[Named, ...]:
-    hints, found = get_type_hints(request), []
-    for one in fields(request):
-        if "option" in one.metadata:
-            kinds = [kind for kind in _members(hints[one.name]) if kind is not NoneType]
-            optional = len(kinds) < len(_members(hints[one.name]))
-            found.append(Named(one.name, kinds[0], optional, one.default, one.metadata["option"]))
-    return tuple(found)
 
 
 def _members(kind: Any) -> tuple[Any, ...]:
