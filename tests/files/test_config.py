@@ -104,4 +104,9 @@ def test_every_setting_but_how_long_and_where_makes_another_run(name, tmp_path):
             assert f"was started with {setting} = " in str(error)
     trained = "training.steps" in before["settings"]
     assert allowed == ({"training.steps", "training.patience"} if trained else set())
-    assert config.settings_of(given).keys() - before["settings"].keys() - {"device"} == {"out", "resume", "threads"}
+    assert config.settings_of(given).keys() - before["settings"].keys() - {"device"} == {
+        "out",
+        "resume",
+        "threads",
+        "log",
+    }

@@ -126,8 +126,8 @@ def split(line: str) -> list[str]:
 def complete(words: Sequence[str], current: str) -> Words | None:
     """What may stand where `current` is begun, after `words`. Nothing means a file; None that there are no proposals.
 
-    >>> complete(["train", "--task", "tree"], "--model.ce")
-    [('--model.cell', 'a cell of trees')]
+    >>> complete(["train", "--task", "tree", "--model.cell"], "bin")
+    [('binary_tree_lstm', '')]
     """
     if not words:
         return _beginning(current, [*VERBS.items(), ("--help", "list the verbs"), ("--version", "print the version")])
