@@ -185,9 +185,11 @@ def _runs() -> list[str]:
 
 def _arguments(verb: str, words: Sequence[str]) -> Sequence[Argument]:
     """What a verb takes, after some words: that depends on the task, and for a model on that of its run."""
-    if verb == "train":
+    if verb in ("train", "search"):
         task = described().get(_task_to_train(words)) or described()[DEFAULT]
-        return [Argument("--config", "a YAML file of settings; flags override it", "FILE"), *_settings(task.settings)]
+        config = Argument("--config", "a YAML file of settings; flags override it", "FILE")
+        own = task.verbs["search"] if verb == "search" else ()
+        return [*own, config, *(one for one in _settings(task.settings) if one.flag not in {a.flag for a in own})]
     tasks = [task for task in described().values() if verb in task.verbs]
     if not tasks:
         return arguments_of(import_module(f"elman.cli.{verb}").parser())

@@ -38,7 +38,8 @@ class Argument(NamedTuple):
 
 
 class Described(NamedTuple):
-    """A task: its title, its settings with their defaults, and the arguments of each verb that its models answer."""
+    """A task: its title, its settings with their defaults, and the arguments of each verb that its models answer and of
+    `search`."""
 
     title: str
     settings: tuple[Setting, ...]
@@ -64,9 +65,9 @@ def live() -> dict[str, Described]:
 
 
 def _verbs(task: AnyTask) -> dict[str, tuple[Argument, ...]]:
-    from elman.cli import VERBS, model_verb
+    from elman.cli import VERBS, model_verb, search
 
-    verbs = {}
+    verbs = {"search": arguments_of(search.parser())}
     for verb, (kind, _) in task.requests.items():
         if verb not in VERBS:  # a task of a user may answer in Python alone
             continue

@@ -37,10 +37,10 @@ def run(arguments: Sequence[str]) -> int:
     """Search; 128 plus the signal if one stopped it."""
     from elman.trials.search import SearchRequest
 
-    parser = _parser(SearchRequest)
-    flags, rest = parser.parse_known_args(arguments)
+    known = parser()
+    flags, rest = known.parse_known_args(arguments)
     out = Path(flags.out).expanduser()
-    resumed = flags.resume == "auto" and _continue(parser, flags, rest, out, SearchRequest)
+    resumed = flags.resume == "auto" and _continue(known, flags, rest, out, SearchRequest)
     if not resumed and not (flags.space or flags.set):
         raise InputError("there is no space to search: give --set 'optim.lr=log(1e-4,1e-2)', or --space FILE")
     from elman.cli.output import print_json, print_table
@@ -65,8 +65,10 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parser(kind: type[SearchRequest]) -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """What it takes beside the settings of `elman train`."""
     from elman.cli.model_verb import Help, add_arguments
+    from elman.trials.search import SearchRequest
 
     class Both(Help, argparse.RawDescriptionHelpFormatter):
         """Defaults beside options, and the text as it is."""
@@ -79,7 +81,7 @@ def _parser(kind: type[SearchRequest]) -> argparse.ArgumentParser:
     parser.add_argument("--out", default="runs/search", help="the folder of the search")
     parser.add_argument("--resume", default="never", choices=("never", "auto"), help="auto: continue the one in OUT")
     parser.add_argument("--json", action="store_true", help="the trials as JSON, the best first")
-    add_arguments(parser, kind)
+    add_arguments(parser, SearchRequest)
     return parser
 
 
