@@ -233,23 +233,19 @@ def log(p: Tensor) -> Tensor:
 
 def exp(x: Tensor) -> Tensor:
     """e^x, elementwise."""
-    return reference.exp(x)
+    return _table_for(x).exp(x)
 
 
 def layer_norm(x: Tensor, gain: Tensor, bias: Tensor | None, eps: float, heads: int = 1) -> Tensor:
     """gain * (x - mean x) / sqrt(var x + eps) + bias over the last axis of x (..., heads * N), each head of it by
     itself; gain and bias (heads * N,), or (N,), the same for all heads; one dtype for all."""
-    if heads > 1:
-        return reference.layer_norm(x, gain, bias, eps, heads)
-    return _table_for(x, gain, *_given(bias)).layer_norm(x, gain, bias, eps)
+    return _table_for(x, gain, *_given(bias)).layer_norm(x, gain, bias, eps, heads)
 
 
 def rms_norm(x: Tensor, gain: Tensor, eps: float, heads: int = 1) -> Tensor:
     """gain * x / sqrt(mean x^2 + eps) over the last axis of x (..., heads * N), each head of it by itself; gain
     (heads * N,), or (N,), the same for all heads; of x's dtype."""
-    if heads > 1:
-        return reference.rms_norm(x, gain, eps, heads)
-    return _table_for(x, gain).rms_norm(x, gain, eps)
+    return _table_for(x, gain).rms_norm(x, gain, eps, heads)
 
 
 def l2_norm(x: Tensor, eps: float, heads: int = 1) -> Tensor:
@@ -258,7 +254,7 @@ def l2_norm(x: Tensor, eps: float, heads: int = 1) -> Tensor:
     >>> l2_norm(torch.tensor([3.0, 4.0]), 0.0).tolist()
     [0.6000000238418579, 0.800000011920929]
     """
-    return reference.l2_norm(x, eps, heads)
+    return _table_for(x).l2_norm(x, eps, heads)
 
 
 def reverse(x: Tensor, lengths: Tensor) -> Tensor:
@@ -373,7 +369,8 @@ def matrix_scan(
     """
     if (alpha is None) != (beta is None) or (b is not None and alpha is not None):
         raise InputError("matrix_scan takes b, or alpha and beta together, or none of the three")
-    return reference.matrix_scan(q, k, v, a, S0, lengths, reset, b, alpha, beta)
+    table = _table_for(q, k, v, S0, *_given(a), *_given(b), *_given(alpha), *_given(beta))
+    return table.matrix_scan(q, k, v, a, S0, lengths, reset, b, alpha, beta)
 
 
 def max_scan(a: Tensor, b: Tensor, m0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
@@ -381,7 +378,7 @@ def max_scan(a: Tensor, b: Tensor, m0: Tensor, lengths: Tensor, reset: Tensor) -
     last m (B, C). a, b (B, T, C), m0 (B, C), one dtype; a reset begins with m = 0. Where both are equal, each has half
     of the gradient.
     """
-    return reference.max_scan(a, b, m0, lengths, reset)
+    return _table_for(a, b, m0).max_scan(a, b, m0, lengths, reset)
 
 
 def convolution(

@@ -38,7 +38,7 @@ def matrix_scan(
         new = kept + k[:, t, :, :, None] * value[:, :, None]
         ys.append(_read(new, q[:, t]))
         S = torch.where(inside[:, t, None, None, None], new, S)
-    y = torch.stack(ys, 1) if ys else torch.zeros_like(v)
+    y = torch.stack(ys, 1) if ys else v
     return masked(y, lengths), S
 
 
@@ -56,4 +56,4 @@ def max_scan(a: Tensor, b: Tensor, m0: Tensor, lengths: Tensor, reset: Tensor) -
         new = torch.maximum(a[:, t] + torch.where(reset[:, t, None], m.new_zeros(()), m), b[:, t])
         ms.append(new)
         m = torch.where(inside[:, t], new, m)
-    return masked(torch.stack(ms, 1) if ms else torch.zeros_like(a), lengths), m
+    return masked(torch.stack(ms, 1) if ms else a, lengths), m
