@@ -15,33 +15,27 @@
 namespace elman::ELMAN_NS {
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int tile = 8;  // columns that are worked on at once: as many as there are registers for
-#else
-constexpr int tile = 4;
-#endif
+constexpr int tile = 4;            // columns that are worked on at once
 constexpr int64_t part = 64;       // columns of a task
 constexpr int64_t together = 256;  // tasks of a window, about: rows beyond these wait
 
-// The sums over the lanes of four vectors: halves of two vectors are added up and dealt, until lane i belongs to vector i % 4.
-template <class Real>
-ELMAN_INLINE void sums_of_four(const Vec<Real>* v, Real* sums) {
-  constexpr int L = lanes<Real>;
-  const Vec<Real> even = interleave<0>(v[0], v[2]) + interleave<L / 2>(v[0], v[2]);
-  const Vec<Real> odd = interleave<0>(v[1], v[3]) + interleave<L / 2>(v[1], v[3]);
-  if constexpr (L == 2) {
-    for (int i = 0; i < 2; ++i) sums[2 * i] = even[i], sums[2 * i + 1] = odd[i];
-  } else {
-    const Vec<Real> all = fold_to_four<Real>(interleave<0>(even, odd) + interleave<L / 2>(even, odd));
-    for (int i = 0; i < 4; ++i) sums[i] = all[i];
-  }
-}
+// The sums over the lanes of C vectors. Of four: halves of two vectors are added up and dealt, until lane i belongs to vector
+// i % 4.
 template <int C, class Real>
 ELMAN_INLINE void sums_of_lanes(const Vec<Real> (&v)[C], Real (&sums)[C]) {
-  if constexpr (C % 4 == 0)
-    for (int i = 0; i < C; i += 4) sums_of_four<Real>(v + i, sums + i);
-  else
-    for (int i = 0; i < C; ++i) sums[i] = sum_lanes<Real>(v[i]);
+  constexpr int L = lanes<Real>;
+  if constexpr (C == 1) {
+    sums[0] = sum_lanes<Real>(v[0]);
+  } else {
+    const Vec<Real> even = interleave<0>(v[0], v[2]) + interleave<L / 2>(v[0], v[2]);
+    const Vec<Real> odd = interleave<0>(v[1], v[3]) + interleave<L / 2>(v[1], v[3]);
+    if constexpr (L == 2) {
+      for (int i = 0; i < 2; ++i) sums[2 * i] = even[i], sums[2 * i + 1] = odd[i];
+    } else {
+      const Vec<Real> all = fold_to_four<Real>(interleave<0>(even, odd) + interleave<L / 2>(even, odd));
+      for (int i = 0; i < 4; ++i) sums[i] = all[i];
+    }
+  }
 }
 
 // What a window of a task adds up over its columns, for each step and each key; gb has one number a step.
@@ -166,7 +160,7 @@ class Backward {
       Real* to = states.get() + (i + 1) * tile * keys;
       for (int64_t n = 0; n < keys; n += L) {
         const V a = load<V>(at + n), k = load<V>(kt + n);
-#pragma GCC unroll 8
+#pragma GCC unroll 4
         for (int j = 0; j < C; ++j) {
           V s = a * load<V>(from + j * keys + n);
           if (correction == Correction::general) s = fma(load<V>(betat + n), x.m[j], s);
@@ -207,7 +201,7 @@ class Backward {
     for (int64_t n = 0; n < keys; n += L) {
       const V q = load<V>(qt + n), k = load<V>(kt + n);
       V by_q = load<V>(gqt + n);
-#pragma GCC unroll 8
+#pragma GCC unroll 4
       for (int j = 0; j < C; ++j) {
         const V g = fma(q, x.gy[j], load<V>(G + j * keys + n));
         store(G + j * keys + n, g);
@@ -229,7 +223,7 @@ class Backward {
     for (int64_t n = 0; n < keys; n += L) {
       const V a = load<V>(at + n), alpha = load<V>(alphat + n);
       V by_k = load<V>(gkt + n), by_a = load<V>(gat + n), by_alpha = load<V>(galphat + n), by_beta = load<V>(gbetat + n);
-#pragma GCC unroll 8
+#pragma GCC unroll 4
       for (int j = 0; j < C; ++j) {
         const V g = load<V>(G + j * keys + n), s = load<V>(S + j * keys + n);
         by_k = fma(g, x.u[j], by_k);
@@ -301,13 +295,19 @@ class Rewind {
       end = begin;
     }
     parallel(threads, rows * in.H, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
-        for (int64_t n = 0; n < in.K; ++n)
-          for (int64_t c = 0; c < in.V; ++c) to.gS0[state(i) + n * in.V + c] = gradient(i)[c * keys + n];
+      for (int64_t i = begin; i < end; ++i) unpack_keys(gradient(i), to.gS0 + state(i));
     });
   }
 
  private:
+  // [column][key] as [key][column].
+  void unpack_keys(const Real* from, Real* to) const {
+    int64_t c = 0;
+    for (; c + L <= in.V; c += L) pack_lanes(from + c * keys, keys, L, in.K, to + c, in.V);
+    for (; c < in.V; ++c)
+      for (int64_t n = 0; n < in.K; ++n) to[n * in.V + c] = from[c * keys + n];
+  }
+
   int64_t state(int64_t i) const { return (first_row * in.H + i) * in.K * in.V; }
   Real* gradient(int64_t i) const { return G.get() + i * in.V * keys; }
   Real* sums_of(int64_t row, int64_t head, int64_t p) const {

@@ -282,7 +282,7 @@ def test_wrong_arguments_are_refused() -> None:
     t = c.tensors
     with pytest.raises(InputError, match="takes b, or alpha and beta together"):
         replace(c, tensors={**t, "alpha": t["k"]})()
-    for name, bad in {"k": t["k"][..., :2], "v": t["v"][:, :3], "S0": t["S0"][:, :2], "a": t["a"][..., :3]}.items():
+    for name, bad in {"k": t["k"][..., :2], "v": t["v"][:, :, :3], "S0": t["S0"][:, :2], "a": t["a"][..., :3]}.items():
         with pytest.raises(KernelError, match=r"is torch\.float32"):
             replace(c, tensors={**t, name: bad})(native.matrix_scan)
     with pytest.raises(KernelError, match="`q` is"):  # 3 groups do not divide 4 heads

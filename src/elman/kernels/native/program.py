@@ -131,9 +131,7 @@ class Program(Builder):
     ) -> Slot:  # fmt: skip
         H, K, V = shape
         if not q.width or q.width % K or H % (q.width // K):
-            raise InputError(
-                f"q is a slot of width {q.width}; it must have {K} columns for each group of {H} heads"
-            )
+            raise InputError(f"q is a slot of width {q.width}; it must have {K} columns for each group of {H} heads")
         if (alpha is None) != (beta is None) or (b is not None and alpha is not None):
             raise InputError("a step of matrices takes b, or alpha and beta together, or none of the three")
         _expect({"k": k}, q.width)
