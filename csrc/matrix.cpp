@@ -160,7 +160,8 @@ class Columns {
     const Real* read = alpha.at(t);
     if constexpr (correction == Correction::delta) {
       read = products.get();
-      for (int64_t i = 0; i < in.K; ++i) products[i] = decay[i] * k.at(t)[i];
+      for (int64_t i = 0; i < in.K; i += L)
+        store(products.get() + i, V(load_some(decay + i, in.K - i) * load_some(k.at(t) + i, in.K - i)));
     }
     return {q.at(t), k.at(t), decay, read, beta.at(t)};
   }
