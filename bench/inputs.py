@@ -77,6 +77,18 @@ def mamba(B: int, T: int, D: int) -> dict[str, Array]:
     }
 
 
+def matrix(rule: str, B: int, T: int, H: int, K: int) -> dict[str, Array]:
+    """q, k, v (B, T, H, K), the logarithm of the decay, one a head, or one a key for kda, how much of the delta is
+    written b (B, T, H), and the arriving gradient g (B, T, H, K). Of ssd, b is the step dt: e^-dt decays, and dt v is
+    written."""
+    rng = np.random.default_rng(0)
+    q, v, g = (rng.standard_normal((B, T, H, K), np.float32) for _ in range(3))
+    k = rng.standard_normal((B, T, H, K), np.float32) * K**-0.5
+    b = rng.uniform(0.01, 0.3 if rule == "ssd" else 1.0, (B, T, H)).astype(np.float32)
+    decay = -rng.uniform(0.001, 0.3, (B, T, H, K) if rule == "kda" else (B, T, H)).astype(np.float32)
+    return {"q": q, "k": k.astype(np.float32), "v": v, "decay": -b if rule == "ssd" else decay, "b": b, "g": g}
+
+
 def product(M: int, K: int, N: int) -> dict[str, Array]:
     rng = np.random.default_rng(0)
     return {"x": rng.standard_normal((M, K), np.float32), "w": rng.standard_normal((N, K), np.float32)}

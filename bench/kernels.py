@@ -207,7 +207,18 @@ def processor() -> str:
     return f"{name}, family {facts.get('cpu family', '?')}, model {facts.get('model', '?')}"
 
 
-PEERS = ("torch", "jax", "onnxruntime", "numpy", "hmmlearn", "dynamax", "mambapy", "pytorch-crf", "fastapi")
+PEERS = (
+    "torch",
+    "jax",
+    "onnxruntime",
+    "numpy",
+    "hmmlearn",
+    "dynamax",
+    "mambapy",
+    "pytorch-crf",
+    "fastapi",
+    "transformers",
+)
 
 
 def machine() -> dict[str, Any]:

@@ -192,6 +192,33 @@ def _normed() -> list[Row]:
     ]
 
 
+def matrix(rule: str, mode: str, B: int, T: int, H: int, K: int) -> Case:
+    return {"family": "matrix", "rule": rule, "mode": mode, "B": B, "T": T, "H": H, "K": K}
+
+
+def _matrix() -> list[Row]:
+    """The operation alone, on what a layer has projected. Where transformers' function takes the size of a chunk, its
+    default and a quarter of that."""
+    goals = {"gated_delta": ((4, 8), (4, 8)), "kda": ((60, 130), (40, 80)), "ssd": ((3, 5), (3, 6))}
+    rows = []
+    for K in (128, 64):
+        for rule, (forward, train) in goals.items():
+            case = matrix(rule, "forward", 1, 1024, 16, K)
+            name = f"{rule} (1,1024,16 heads of {K})"
+            rows.append(Row(f"forward {name}", case, (("onnxruntime", case),), 2, 3))
+            rows.append(Row(f"forward {name}, in chunks", case, _chunked(case), *forward))
+            case = matrix(rule, "train", 1, 1024, 16, K)
+            rows.append(Row(f"train {name}", case, _chunked(case), *train))
+    peak = matrix("gated_delta", "peak", 4, 4096, 16, 64)
+    name = "memory gated_delta: peak of a training step (4,4096,16 heads of 64)"
+    return [*rows, Row(name, peak, (("transformers", peak),), 4, 8, counted=True)]
+
+
+def _chunked(case: Case) -> tuple[tuple[str, Case], ...]:
+    sizes = (64, 256) if case["rule"] == "ssd" else (64,)
+    return tuple(("transformers", {**case, "how": f"chunks of {size}", "chunk": size}) for size in sizes)
+
+
 FAMILIES = {
     "products": _products(),
     "training": _training(),
@@ -203,5 +230,6 @@ FAMILIES = {
     "growth": _growth(),
     "recompute": _recompute(),
     "mamba": _mamba(),
+    "matrix": _matrix(),
     "normed": _normed(),
 }

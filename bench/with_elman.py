@@ -8,7 +8,7 @@ from torch import Tensor
 import elman
 from bench import hmm_elman, inputs, lm_elman
 from bench.memory import peak
-from bench.with_torch import inferred, module, named, trained
+from bench.with_torch import functional, inferred, module, named, trained
 from bench.worker import Outputs, Run
 from elman import kernels
 from elman.convert import from_torch
@@ -20,7 +20,13 @@ if kernels.active() != "native":
 def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
     torch.set_num_threads(threads)
     families = {"gated": _gated, "ragged": _ragged, "scan": _scan, "product": _product, "stream": _stream}
-    families |= {"hmm": hmm_elman.prepare, "mamba": _mamba, "narrow": _narrow, "lm": lm_elman.prepare}
+    families |= {
+        "hmm": hmm_elman.prepare,
+        "mamba": _mamba,
+        "matrix": _matrix,
+        "narrow": _narrow,
+        "lm": lm_elman.prepare,
+    }
     return families[case["family"]](case)
 
 
@@ -109,6 +115,25 @@ def _mamba(case: dict[str, Any]) -> tuple[Run, Outputs]:
     if case["mode"] == "peak":
         return lambda: peak(run), lambda megabytes: {}
     return run, named(["y", "gx", *(f"g{name}" for name in arrays)])
+
+
+def _matrix(case: dict[str, Any]) -> tuple[Run, Outputs]:
+    """The decay comes as a logarithm, as others take it. A layer has the factor of q in a gain; so it is multiplied
+    beforehand, unless its gradient is wanted."""
+    B, T, K, rule = case["B"], case["T"], case["K"], case["rule"]
+    arrays = {name: torch.from_numpy(array) for name, array in inputs.matrix(rule, B, T, case["H"], K).items()}
+    g, S0 = arrays.pop("g"), torch.zeros(B, case["H"], K, K)
+    lengths, reset = torch.full((B,), T), torch.zeros(B, T, dtype=torch.bool)
+    if case["mode"] == "forward" and rule != "ssd":
+        arrays["q"] *= K**-0.5
+
+    def forward(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, b: Tensor) -> Tensor:
+        if rule == "ssd":
+            return kernels.matrix_scan(q, k, b[..., None] * v, kernels.exp(-b), S0, lengths, reset)[0]
+        q = q if case["mode"] == "forward" else q * K**-0.5
+        return kernels.matrix_scan(q, k, v, kernels.exp(decay), S0, lengths, reset, b)[0]
+
+    return functional(case, forward, arrays, g)
 
 
 def _stream(case: dict[str, Any]) -> tuple[Run, Outputs]:

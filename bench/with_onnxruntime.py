@@ -1,5 +1,6 @@
-"""ONNX Runtime at its best: one GRU or LSTM node, time first, inputs and outputs bound to arrays that are there
-(IOBinding); for a stream, one step a call, the state it writes bound as what the next one reads."""
+"""ONNX Runtime at its best: one GRU, LSTM (time first) or LinearAttention node, inputs and outputs bound to
+arrays that are there (IOBinding); for a stream, one step a call, the state it writes bound as what the next one
+reads."""
 
 from itertools import cycle
 from typing import Any
@@ -21,6 +22,8 @@ def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
         from bench import lm_onnxruntime  # it reads our weights, and imports Elman for them
 
         return lm_onnxruntime.prepare(case)
+    if case["family"] == "matrix":
+        return _matrix(case, threads)
     arrays = inputs.gated(case["cell"], case["B"], case["T"], case["D"], case["K"])
     session = session_of(_model(case, arrays), threads)
     if case["family"] == "stream":
@@ -33,6 +36,37 @@ def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
         return y
 
     return run, lambda y: {"y": y[:, 0].swapaxes(0, 1)}
+
+
+def _matrix(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
+    """Its own LinearAttention, heads side by side; what is written of ssd is multiplied by dt beforehand."""
+    rule, B, T, H, K = case["rule"], case["B"], case["T"], case["H"], case["K"]
+    arrays = inputs.matrix(rule, B, T, H, K)
+    given = {name: arrays[name].reshape(B, T, -1) for name in ("q", "k", "v", "decay", "b")}
+    given["S"] = np.zeros((B, H, K, K), np.float32)
+    order = ["q", "k", "v", "S", "decay", "b"]
+    if rule == "ssd":
+        given["v"] = (arrays["v"] * given.pop("b")[..., None]).reshape(B, T, -1)
+        order.remove("b")
+    node = helper.make_node(
+        "LinearAttention", order, ["y", "last"], domain="com.microsoft", q_num_heads=H, kv_num_heads=H,
+        update_rule="gated" if rule == "ssd" else "gated_delta", scale=1.0 if rule == "ssd" else K**-0.5,
+    )  # fmt: skip
+    results = {"y": np.empty((B, T, H * K), np.float32), "last": np.empty((B, H, K, K), np.float32)}
+
+    def values(of: dict[str, inputs.Array]) -> list[onnx.ValueInfoProto]:
+        return [helper.make_tensor_value_info(name, TensorProto.FLOAT, of[name].shape) for name in of]
+
+    graph = helper.make_graph([node], rule, values(given), values(results))
+    opsets = [helper.make_opsetid("", 24), helper.make_opsetid("com.microsoft", 1)]
+    session = session_of(helper.make_model(graph, opset_imports=opsets, ir_version=11), threads)
+    bound = binding(session, given, results)
+
+    def run() -> Any:
+        session.run_with_iobinding(bound)
+        return results["y"]
+
+    return run, lambda y: {"y": y.reshape(B, T, H, K).copy()}
 
 
 def _stream(case: dict[str, Any], session: ort.InferenceSession, given: inputs.Array) -> tuple[Run, Outputs]:

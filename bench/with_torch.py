@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench import inputs
+from bench.memory import peak
 from bench.worker import Outputs, Run
 
 MODULES = {"tanh": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -51,6 +52,25 @@ def inferred(forward: Callable[[Tensor], Tensor], x: Tensor) -> Run:
             return (forward(x),)
 
     return run
+
+
+def functional(
+    case: dict[str, Any], forward: Callable[..., Tensor], arrays: dict[str, Tensor], g: Tensor
+) -> tuple[Run, Outputs]:
+    """A function of several tensors, forward, trained or how much memory that takes; what it does not use has no
+    gradient."""
+    if case["mode"] == "forward":
+        return inferred(lambda _: forward(**arrays), g), named(["y"])
+    for array in arrays.values():
+        array.requires_grad_()
+
+    def run() -> tuple[Tensor, ...]:
+        y = forward(**arrays)
+        return y, *torch.autograd.grad(y, tuple(arrays.values()), g, materialize_grads=True, allow_unused=True)
+
+    if case["mode"] == "peak":
+        return lambda: peak(run), lambda megabytes: {}
+    return run, named(["y", *(f"g{name}" for name in arrays)])
 
 
 def named(names: list[str], time_first: bool = False) -> Outputs:

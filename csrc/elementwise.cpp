@@ -1,4 +1,4 @@
-// sigmoid, tanh, softplus, silu and log of n numbers. The last few go through the same lanes as the others, padded.
+// sigmoid, tanh, softplus, silu, log and exp of n numbers. The last few go through the same lanes as the others, padded.
 #include "kernels.h"
 #include "math.h"
 #include "parallel.h"
@@ -46,6 +46,11 @@ void log(int64_t n, const Real* x, Real* y, int threads) {
 }
 
 template <class Real>
+void exp(int64_t n, const Real* x, Real* y, int threads) {
+  map(n, x, y, threads, [](Vec<Real> v) { return exponential<Real>(v); });
+}
+
+template <class Real>
 int append(Program<Real>& program, const MapOperation<Real>& o) {
   using V = Vec<Real>;
   auto& steps = Steps<Real>::of(program);
@@ -57,6 +62,7 @@ int append(Program<Real>& program, const MapOperation<Real>& o) {
     case Function::softplus: each([](V v) { return log_one_plus_exp<Real>(v); }); break;
     case Function::silu: each([](V v) { return V(v * logistic<Real>(v)); }); break;
     case Function::log: each([](V v) { return logarithm<Real>(v); }); break;
+    case Function::exp: each([](V v) { return exponential<Real>(v); }); break;
     case Function::relu: each([](V v) { return V(v < Real(0) ? V{} : v); }); break;  // NaN stays
     case Function::abs: each([](V v) { return V(-minus_absolute<Real>(v)); }); break;
   }
@@ -101,7 +107,8 @@ int append(Program<Real>& program, const ChooseOperation<Real>& o) {
   template Elementwise<Real> tanh<Real>;     \
   template Elementwise<Real> softplus<Real>; \
   template Elementwise<Real> silu<Real>;     \
-  template Elementwise<Real> log<Real>;
+  template Elementwise<Real> log<Real>;      \
+  template Elementwise<Real> exp<Real>;
 ELMAN_INSTANCE(float)
 ELMAN_INSTANCE(double)
 ELMAN_APPEND(MapOperation)

@@ -214,6 +214,10 @@ using NormBack = void(const NormInputs<Real>& in, const NormArriving<Real>& arri
   kernel(SelectiveScanBack, selective_scan_back) \
   kernel(BankScan, bank_scan)                    \
   kernel(BankScanBack, bank_scan_back)           \
+  kernel(MatrixScan, matrix_scan)                \
+  kernel(MatrixScanBack, matrix_scan_back)       \
+  kernel(LinearScan, max_scan)                   \
+  kernel(LinearScanBack, max_scan_back)          \
   kernel(Convolution, convolution)               \
   kernel(ConvolutionBack, convolution_back)      \
   kernel(Linear, linear)                         \
@@ -234,6 +238,7 @@ using NormBack = void(const NormInputs<Real>& in, const NormArriving<Real>& arri
   kernel(Elementwise, softplus)                  \
   kernel(Elementwise, silu)                      \
   kernel(Elementwise, log)                       \
+  kernel(Elementwise, exp)                       \
   kernel(HmmFilter, hmm_filter)                  \
   kernel(HmmFilterBack, hmm_filter_back)         \
   kernel(HmmExpected, hmm_expected)              \

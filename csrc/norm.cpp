@@ -88,12 +88,16 @@ void norm_back(const NormInputs<Real>& in, const NormArriving<Real>& arriving, c
 template <class Real>
 int append(Program<Real>& program, const NormOperation<Real>& o) {
   auto& steps = Steps<Real>::of(program);
-  const int64_t N = steps.width(o.x);
-  const int y = steps.slot(N), gain = steps.constant(N, o.gain), bias = o.bias ? steps.constant(N, o.bias) : -1;
+  const int64_t M = o.heads, N = steps.width(o.x) / M;
+  const int y = steps.slot(M * N), gain = o.gain ? steps.constant(N, o.gain) : -1,
+            bias = o.bias ? steps.constant(N, o.bias) : -1;
   steps.each_row([=, x = o.x, eps = o.eps, centred = o.centred](Workspace<Real>& w, int64_t row) {
-    Real mean, scale;
-    norm<Real>({1, N, w.at(x, row), w.at(gain, 0), bias < 0 ? nullptr : w.at(bias, 0), eps, centred},
-               {w.at(y, row), &mean, &scale}, 1);
+    const auto weights = [&](int slot) { return slot < 0 ? nullptr : w.at(slot, 0); };
+    for (int64_t m = 0; m < M; ++m) {
+      Real mean, scale;
+      norm<Real>({1, N, w.at(x, row) + m * N, weights(gain), weights(bias), eps, centred},
+                 {w.at(y, row) + m * N, &mean, &scale}, 1);
+    }
   });
   return y;
 }

@@ -154,6 +154,15 @@ struct BankOperation {
   ELMAN_FIELDS(x, N, a, b, c, h)
 };
 
+// The scan of matrices, S (H * K * V) in place: all numbers of a row side by side. a is H wide for one a head, H * K for one a
+// key; a, b, alpha and beta may be -1.
+template <class Real>
+struct MatrixOperation {
+  int64_t H, K, V;
+  int q, k, v, a, b, alpha, beta, S;
+  ELMAN_FIELDS(H, K, V, q, k, v, a, b, alpha, beta, S)
+};
+
 // The filter of a hidden Markov model, its prediction p in place.
 template <class Real>
 struct FilterOperation {
@@ -193,7 +202,7 @@ struct MeanOperation {
 };
 
 // What `map` makes of a number and `combine` of two. Python reads the names and the codes from the module.
-#define ELMAN_FUNCTIONS(code) code(sigmoid) code(tanh) code(softplus) code(silu) code(log) code(relu) code(abs)
+#define ELMAN_FUNCTIONS(code) code(sigmoid) code(tanh) code(softplus) code(silu) code(log) code(exp) code(relu) code(abs)
 #define ELMAN_COMBINATIONS(code) code(add) code(mul) code(div) code(maximum) code(minimum)
 #define ELMAN_CODE(name) name,
 enum class Function { ELMAN_FUNCTIONS(ELMAN_CODE) };
@@ -221,14 +230,15 @@ struct ChooseOperation {
   ELMAN_FIELDS(condition, x, y)
 };
 
-// Each row of x normalised.
+// Each row of x normalised, each of its heads by itself; gain and bias, which may be null, as wide as a head.
 template <class Real>
 struct NormOperation {
   bool centred;
   int x;
+  int64_t heads;
   const Real *gain, *bias;
   double eps;
-  ELMAN_FIELDS(centred, x, gain, bias, eps)
+  ELMAN_FIELDS(centred, x, heads, gain, bias, eps)
 };
 
 // mean + scale t, t drawn from Student's distribution: for `paths` alone.
@@ -279,6 +289,7 @@ using Append = int(Program<Real>& program, const Operation& operation);
   operation(ScanOperation, scan)               \
   operation(SelectiveOperation, selective)     \
   operation(BankOperation, bank)               \
+  operation(MatrixOperation, matrix)           \
   operation(FilterOperation, filter)           \
   operation(ConvolutionOperation, convolution) \
   operation(LagsOperation, lags)               \

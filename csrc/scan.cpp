@@ -1,4 +1,5 @@
-// The linear scan h[t] = a[t] * h[t-1] + b[t], real and complex, forward and backward; and the reversal of rows.
+// The linear scan h[t] = a[t] * h[t-1] + b[t], real and complex, forward and backward; the scan of a maximum; and the reversal of
+// rows.
 //
 // Time is the outer loop and channels the inner one, so memory is walked in the order in which it lies; the previous
 // state is read back from the output row just written (it is still in the first-level cache). Outputs that are larger than
@@ -267,6 +268,64 @@ void complex_scan_back(const ScanInputs<Real>& in, const ScanArriving<Real>& arr
   backward<Real, ComplexField<Real>>(reals(in), {arriving.h, reals(arriving.gh), arriving.glast}, to, threads);
 }
 
+// m[t] = max(a[t] + m[t-1], b[t]); a reset starts from m = 0. NaN stays, as in Torch.
+template <class Real>
+void max_scan(const ScanInputs<Real>& in, const ScanOutputs<Real>& out, int threads) {
+  const Dims n = in.n;
+  Blocks(n, threads).run(n.B, [&](int64_t row, int64_t first, int64_t C) {
+    Real* m = out.last + row * n.C + first;
+    copy(in.h0 + row * n.C + first, m, C);
+    for (int64_t t = 0; t < n.T; ++t) {
+      Real* to = out.h + (row * n.T + t) * n.C + first;
+      if (t >= in.lengths[row]) {
+        clear(to, C);
+        continue;
+      }
+      if (in.reset[row * n.T + t]) clear(m, C);
+      const Real *a = in.a.data + row * in.a.row + t * in.a.time + first,
+                 *b = in.b.data + row * in.b.row + t * in.b.time + first;
+      each<Real, Real>(C, [=](auto v, int64_t c) {
+        using V = decltype(v);
+        const V left = load<V>(a + c) + load<V>(m + c), right = load<V>(b + c);
+        const V larger = (left > right) | (left != left) ? left : right;
+        store(m + c, larger);
+        store(to + c, larger);
+      });
+    }
+  });
+}
+
+// The gradient goes to the larger of the two, half to each where they are equal.
+template <class Real>
+void max_scan_back(const ScanInputs<Real>& in, const ScanArriving<Real>& from, const ScanGradients<Real>& to, int threads) {
+  const Dims n = in.n;
+  Blocks(n, threads).run(n.B, [&](int64_t row, int64_t first, int64_t C) {
+    Real* g = to.gh0 + row * n.C + first;
+    copy(from.glast + row * n.C + first, g, C);
+    for (int64_t t = n.T - 1; t >= 0; --t) {
+      const int64_t here = (row * n.T + t) * n.C + first;
+      Real *ga = to.ga + here, *gb = to.gb + here;
+      if (t >= in.lengths[row]) {
+        clear(ga, C);
+        clear(gb, C);
+        continue;
+      }
+      const bool starts = in.reset[row * n.T + t];
+      const Real *a = in.a.data + row * in.a.row + t * in.a.time + first,
+                 *b = in.b.data + row * in.b.row + t * in.b.time + first;
+      const Real* gm = from.gh.data + row * from.gh.row + t * from.gh.time + first;
+      const Real* before = t > 0 ? from.h + here - n.C : in.h0 + row * n.C + first;
+      for (int64_t c = 0; c < C; ++c) {
+        const Real left = a[c] + (starts ? Real(0) : before[c]), all = gm[c] + g[c];
+        const Real share = left == b[c] ? Real(0.5) * all : left > b[c] || left != left ? all : Real(0);
+        ga[c] = share;
+        gb[c] = left == b[c] ? share : left > b[c] || left != left ? Real(0) : all;
+        g[c] = starts ? Real(0) : share;
+      }
+    }
+  });
+}
+
 void reverse(int64_t B, int64_t T, int64_t bytes, const char* x, const int64_t* lengths, char* y, int threads) {
   if (B * T * bytes == 0) return;  // empty tensors have no address
   parallel(threads_for(B * T * bytes, WorthAThread::bytes, threads), B, [&](int64_t begin, int64_t end) {
@@ -325,11 +384,13 @@ int append(Program<Real>& program, const MeanOperation<Real>& o) {
   return y;
 }
 
-#define ELMAN_INSTANCE(Real)                            \
-  template LinearScan<Real> linear_scan<Real>;          \
-  template LinearScanBack<Real> linear_scan_back<Real>; \
-  template LinearScan<Real> complex_scan<Real>;         \
-  template LinearScanBack<Real> complex_scan_back<Real>;
+#define ELMAN_INSTANCE(Real)                             \
+  template LinearScan<Real> linear_scan<Real>;           \
+  template LinearScanBack<Real> linear_scan_back<Real>;  \
+  template LinearScan<Real> complex_scan<Real>;          \
+  template LinearScanBack<Real> complex_scan_back<Real>; \
+  template LinearScan<Real> max_scan<Real>;              \
+  template LinearScanBack<Real> max_scan_back<Real>;
 ELMAN_INSTANCE(float)
 ELMAN_INSTANCE(double)
 ELMAN_APPEND(ScanOperation)

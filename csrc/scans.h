@@ -1,5 +1,5 @@
 // What the kernels read and write whose channels are independent (channels.h): the linear scan, the selective scan, banks of
-// complex numbers, the causal convolution.
+// complex numbers, the causal convolution; and the scan of matrices, whose heads and columns are.
 #pragma once
 
 #include "fields.h"
@@ -166,5 +166,53 @@ struct ConvolutionGradients {
 template <class Real>
 using ConvolutionBack = void(const ConvolutionInputs<Real>& in, const ConvolutionArriving<Real>& arriving,
                              const ConvolutionGradients<Real>& to, int threads);
+
+// Numbers for each of `count` heads, `width` of each side by side, (B, T, count, width): those of head h of H are number
+// h / (H / count). None where data is null.
+template <class Real>
+struct Heads {
+  const Real* data;
+  int64_t row, time, count, width;
+  ELMAN_FIELDS(data, row, time, count, width)
+};
+
+// Matrix states (matrix.cpp), K x V for each of H heads: S[t] = diag(a) S[t-1] + k v^T, y[t] = S[t]^T q; with b,
+// m = (a * k)^T S[t-1] and b (v - m) in place of v; with alpha and beta, m = alpha^T S[t-1] and beta m^T in addition.
+// q, k, alpha, beta (B, T, heads, K), a the same or one a head, or none; v (B, T, H, V), b (B, T, H), S0 (B, H, K, V).
+template <class Real>
+struct MatrixInputs {
+  int64_t B, T, H, K, V, every;  // the state is saved after every so many steps
+  Heads<Real> q, k, v, a, b, alpha, beta;
+  const Real* S0;
+  const int64_t* lengths;
+  const bool* reset;
+  ELMAN_FIELDS(B, T, H, K, V, every, q, k, v, a, b, alpha, beta, S0, lengths, reset)
+};
+// y (B, T, H, V) and last (B, H, K, V). saved, if not null, has room for a state each `every` steps: (B, T, R),
+// R * every >= H * K * V; m (B, T, H, V) may be null too, and is not written without a correction.
+template <class Real>
+struct MatrixOutputs {
+  Real *y, *last, *saved, *m;
+  ELMAN_FIELDS(y, last, saved, m)
+};
+template <class Real>
+using MatrixScan = void(const MatrixInputs<Real>& in, const MatrixOutputs<Real>& out, int threads);
+
+// gy (B, T, H, V). Each gradient is as large as what it belongs to, and null where that is not there.
+template <class Real>
+struct MatrixArriving {
+  const Real *saved, *m;
+  Heads<Real> gy;
+  const Real* glast;
+  ELMAN_FIELDS(saved, m, gy, glast)
+};
+template <class Real>
+struct MatrixGradients {
+  Real *gq, *gk, *gv, *ga, *gb, *galpha, *gbeta, *gS0;
+  ELMAN_FIELDS(gq, gk, gv, ga, gb, galpha, gbeta, gS0)
+};
+template <class Real>
+using MatrixScanBack = void(const MatrixInputs<Real>& in, const MatrixArriving<Real>& arriving, const MatrixGradients<Real>& to,
+                            int threads);
 
 }  // namespace elman

@@ -97,16 +97,28 @@ ELMAN_INLINE V shuffle(V v) {
 
 // The sum of all lanes: of halves, of their halves, and so on.
 template <int step, class V, int... I>
+ELMAN_INLINE V fold_once(V v, std::integer_sequence<int, I...>) {
+  return v + shuffle<(I ^ step)...>(v);
+}
+template <int step, class V, int... I>
 ELMAN_INLINE V fold(V v, std::integer_sequence<int, I...> lanes) {
   if constexpr (step == 0) return v;
-  else return fold<step / 2>(V(v + shuffle<(I ^ step)...>(v)), lanes);
+  else return fold<step / 2>(fold_once<step>(v, lanes), lanes);
 }
 template <class Real>
 ELMAN_INLINE Real sum_lanes(Vec<Real> v) {
   return fold<lanes<Real> / 2>(v, std::make_integer_sequence<int, lanes<Real>>{})[0];
 }
 
-// The same of numbers in memory, from the first to the last.
+// Lanes i, i + 4, i + 8, ... added up in the same way, in lane i of the first four.
+template <class Real>
+ELMAN_INLINE Vec<Real> fold_to_four(Vec<Real> v) {
+  if constexpr (lanes<Real> == 16) v = fold_once<8>(v, std::make_integer_sequence<int, lanes<Real>>{});
+  if constexpr (lanes<Real> >= 8) v = fold_once<4>(v, std::make_integer_sequence<int, lanes<Real>>{});
+  return v;
+}
+
+// The sum of the lanes of a vector in memory, from the first to the last.
 template <class Real>
 ELMAN_INLINE Real sum_lanes_in_order(const Real* v) {
   Real sum = v[0];

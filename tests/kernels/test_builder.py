@@ -95,6 +95,25 @@ class Eager(Builder):
         self.values[h.number] = torch.view_as_real(after).flatten(1)
         return self.new((C * after).real.sum(-1))
 
+    def matrix(
+        self, shape: tuple[int, int, int], q: Slot, k: Slot, v: Slot, a: Slot | None, S: Slot,
+        b: Slot | None = None, alpha: Slot | None = None, beta: Slot | None = None,
+    ) -> Slot:  # fmt: skip
+        H, K, V = shape
+        one, reset = torch.ones(len(self.given), dtype=torch.int64), torch.zeros(len(self.given), 1, dtype=torch.bool)
+
+        def heads(slot: Slot | None, width: int) -> Tensor | None:
+            return None if slot is None else self[slot].reshape(len(self.given), 1, -1, width)
+
+        decay = heads(a, K if a is not None and a.width > H else 1)
+        strength = None if b is None else self[b][:, None]
+        y, after = reference.matrix_scan(
+            heads(q, K), heads(k, K), heads(v, V), decay, self[S].unflatten(1, shape), one, reset,  # type: ignore[arg-type]
+            strength, heads(alpha, K), heads(beta, K),
+        )  # fmt: skip
+        self.values[S.number] = after.flatten(1)
+        return self.new(y.flatten(1))
+
     def filter(self, x: Slot, transition: Tensor, p: Slot) -> Slot:
         weighed = self[p] * torch.exp(self[x])
         self.values[p.number] = weighed @ transition / weighed.sum(-1, keepdim=True)
@@ -139,11 +158,11 @@ class Eager(Builder):
         self.values[past.number] = window[:, x.width :]
         return self.new(torch.cat([window[:, past.width - d * x.width :][:, : x.width] for d in delays], 1))
 
-    def layer_norm(self, x: Slot, gain: Tensor, bias: Tensor | None, eps: float) -> Slot:
-        return self.new(F.layer_norm(self[x], (x.width,), gain, bias, eps))
+    def layer_norm(self, x: Slot, gain: Tensor, bias: Tensor | None, eps: float, heads: int = 1) -> Slot:
+        return self.new(reference.layer_norm(self[x], gain, bias, eps, heads))
 
-    def rms_norm(self, x: Slot, gain: Tensor, eps: float) -> Slot:
-        return self.new(F.rms_norm(self[x], (x.width,), gain, eps))
+    def rms_norm(self, x: Slot, gain: Tensor, eps: float, heads: int = 1) -> Slot:
+        return self.new(reference.rms_norm(self[x], gain, eps, heads))
 
     def concat(self, parts: Sequence[Slot]) -> Slot:
         return self.new(torch.cat([self[part] for part in parts], 1))

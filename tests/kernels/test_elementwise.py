@@ -1,4 +1,4 @@
-"""sigmoid, tanh, softplus and silu on native vector math: accurate, clean at the edges, and blind to position."""
+"""sigmoid, tanh, softplus, silu and exp on native vector math: accurate, clean at the edges, and blind to position."""
 
 from collections.abc import Callable
 
@@ -19,6 +19,8 @@ def exact(name: str, x: np.ndarray) -> np.ndarray:
     x = x.astype(np.longdouble)
     e = np.exp(-np.abs(x))
     logistic = np.where(x < 0, e, 1) / (1 + e)
+    if name == "exp":
+        return np.exp(x)
     if name == "tanh":
         return np.tanh(x)
     if name == "softplus":
@@ -33,7 +35,7 @@ def called(name: str, x: Tensor) -> Tensor:
     return y
 
 
-NAMES = ("sigmoid", "tanh", "softplus", "silu")
+NAMES = ("sigmoid", "tanh", "softplus", "silu", "exp")
 
 
 @pytest.mark.parametrize("name", NAMES)

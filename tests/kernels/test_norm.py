@@ -34,6 +34,36 @@ KINDS: dict[str, tuple[int, Norm, Norm]] = {
     ),
 }
 each_kind = pytest.mark.parametrize("kind", KINDS)
+# Of three heads: what is learned, ours, Torch's.
+BY_HEAD: dict[str, tuple[int, Norm, Norm]] = {
+    "layer": (
+        2,
+        lambda x, gain, bias: kernels.layer_norm(x, gain, bias, EPS, 3),
+        lambda x, gain, bias: F.group_norm(x, 3, gain, bias, EPS),
+    ),
+    "layer without a bias": (
+        1,
+        lambda x, gain: kernels.layer_norm(x, gain, None, EPS, 3),
+        lambda x, gain: F.group_norm(x, 3, gain, None, EPS),
+    ),
+    "rms": (
+        1,
+        lambda x, gain: kernels.rms_norm(x, gain, EPS, 3),
+        lambda x, gain: torch.cat([F.rms_norm(part, part.shape[-1:], eps=EPS) for part in x.chunk(3, -1)], -1) * gain,
+    ),
+    "rms, one gain for all": (
+        1,
+        lambda x, gain: kernels.rms_norm(x, gain.chunk(3)[0], EPS, 3),
+        lambda x, gain: torch.cat(
+            [F.rms_norm(part, part.shape[-1:], gain.chunk(3)[0], EPS) for part in x.chunk(3, -1)], -1
+        ),
+    ),
+    "l2": (
+        0,
+        lambda x: kernels.l2_norm(x, EPS, 3),
+        lambda x: torch.cat([part / (part.square().sum(-1, keepdim=True) + EPS).sqrt() for part in x.chunk(3, -1)], -1),
+    ),
+}  # fmt: skip
 
 
 def drawn(kind: str, rows: int, width: int, dtype: torch.dtype) -> list[Tensor]:
@@ -50,6 +80,48 @@ def solved(f: Norm, inputs: list[Tensor]) -> list[Tensor]:
     y = f(*inputs)
     g = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     return [y, *torch.autograd.grad(y, inputs, g.to(y.dtype))]
+
+
+@pytest.mark.parametrize("kind", BY_HEAD)
+@pytest.mark.parametrize("width", [1, 7, 16, 65])
+def test_each_head_is_normalised_by_itself(kind: str, width: int) -> None:
+    learned, ours, theirs = BY_HEAD[kind]
+    g = torch.Generator().manual_seed(width)
+    inputs = [torch.randn(5, 3 * width, generator=g, dtype=torch.float64) * 2 + 1]
+    inputs += [torch.randn(3 * width, generator=g, dtype=torch.float64) for _ in range(learned)]
+    before = native.calls["norm"], native.calls["norm_back"]
+    found = solved(ours, inputs)
+    assert (native.calls["norm"], native.calls["norm_back"]) == (before[0] + 1, before[1] + 1)
+    torch.testing.assert_close(found, solved(theirs, inputs), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("width", [1, 7, 16, 65])
+def test_rows_and_steps_have_the_same_bits_by_head(width: int) -> None:
+    """A row beside others, alone, and in a stream, whose operation is the kernel."""
+    from elman.kernels.native.program import Program
+
+    g = torch.Generator().manual_seed(width)
+    x, gain, bias = torch.randn(6, 3 * width, generator=g), *torch.randn(2, 3 * width, generator=g)
+    program = Program(torch.float32)
+    slot = program.input(3 * width)
+    program.finish(
+        slot,
+        program.concat(
+            [
+                program.layer_norm(slot, gain, bias, EPS, 3), program.rms_norm(slot, gain[:width], EPS, 3),
+                program.l2_norm(slot, EPS, 3),
+            ]
+        ),
+    )  # fmt: skip
+    steps = torch.from_numpy(program.stream(6).step(x.numpy(), None, program.outputs(), 1).copy())
+
+    def norms(x: Tensor) -> Tensor:
+        parts = (kernels.layer_norm(x, gain, bias, EPS, 3), kernels.rms_norm(x, gain[:width], EPS, 3))
+        return torch.cat([*parts, kernels.l2_norm(x, EPS, 3)], -1)
+
+    assert torch.equal(steps, norms(x))
+    for row in range(6):
+        assert torch.equal(norms(x[row : row + 1]), steps[row : row + 1])
 
 
 def compare(kind: str, inputs: list[Tensor]) -> None:

@@ -25,6 +25,8 @@ EQUATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "softplus": kernels.softplus,
     "silu": kernels.silu,
     "relu": torch.relu,
+    "exp": kernels.exp,
+    "l2 norm": lambda x: kernels.l2_norm(x, 1e-6),
     "layer norm": lambda x: kernels.layer_norm(x, G, -G, 1e-5),
     "rms norm": lambda x: kernels.rms_norm(x, G, 1e-5),
     "sum": lambda x: x + kernels.tanh(x),

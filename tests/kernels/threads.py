@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import torch
 
-from elman import _native
+from elman import _native, kernels
 from elman.cells import CELLS
 from elman.compose import Bidirectional, Recompute, save_bfloat16, stack
 from elman.core import Core
@@ -51,6 +51,23 @@ def wide_loops() -> None:
             train(save_bfloat16(core), B, 30)
 
 
+def matrices() -> None:
+    """Several windows of time, parts of columns and groups of heads; rows that end at different steps."""
+    lengths, reset = torch.tensor([70, 0, 33]), torch.zeros(3, 70, dtype=torch.bool)
+    reset[0, 40] = True
+    q, k, v, S0 = (
+        torch.randn(3, 70, 2, 24),
+        torch.randn(3, 70, 2, 24) / 8,
+        torch.randn(3, 70, 4, 130),
+        torch.randn(3, 4, 24, 130),
+    )
+    a, b = torch.rand(3, 70, 4, 24), torch.rand(3, 70, 4)
+    for correction in ({}, {"b": b}, {"alpha": k, "beta": -k}):
+        given = [x.clone().requires_grad_() for x in (q, k, v, a, S0)]
+        y, last = kernels.matrix_scan(*given, lengths, reset, **correction)
+        (y.sum() + last.sum()).backward()
+
+
 def wide_streams() -> None:
     """The units of one row are divided among threads: one step at a time, and many in a call."""
     for name in ("gru", "lstm", "mgu"):
@@ -76,6 +93,7 @@ if __name__ == "__main__":
         torch.set_num_threads(threads)
         every_kernel()
         wide_loops()
+        matrices()
         wide_streams()
         python_threads()
     print(f"No race was found; {_native.teams_dissolved()} teams were dissolved.")

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 __all__ = [
     "AttendedLoop", "Choice", "GatedLoop", "GatedOptions", "Gather", "GaussianParameters", "GaussianPriors",
     "NewtonReport", "Step", "active", "attend", "attended", "available", "bank_scan", "best_path", "calls", "choose",
-    "convolution", "digest", "dropout", "gated", "gated_pair", "gathered", "hmm_expected", "hmm_filter", "hmm_gaussian",
-    "hmm_log_prob", "hmm_posterior", "isa", "isas", "json_rows", "layer_norm", "linear", "linear_scan", "log", "loop",
-    "newton_scan", "parallel_bptt", "philox", "program", "release_memory", "reverse", "rms_norm", "selective_scan",
-    "sigmoid", "silu", "softmax_log_prob", "softmax_log_prob_sum", "softplus", "student_t", "tanh", "use", "viterbi",
-    "why_not_native",
+    "convolution", "digest", "dropout", "exp", "gated", "gated_pair", "gathered", "hmm_expected", "hmm_filter",
+    "hmm_gaussian", "hmm_log_prob", "hmm_posterior", "isa", "isas", "json_rows", "l2_norm", "layer_norm", "linear",
+    "linear_scan", "log", "loop", "matrix_scan", "max_scan", "newton_scan", "parallel_bptt", "philox", "program",
+    "release_memory", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softmax_log_prob",
+    "softmax_log_prob_sum", "softplus", "student_t", "tanh", "use", "viterbi", "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -231,14 +231,30 @@ def log(p: Tensor) -> Tensor:
     return _table_for(p).log(p)
 
 
-def layer_norm(x: Tensor, gain: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    """gain * (x - mean x) / sqrt(var x + eps) + bias over the last axis of x (..., N); one dtype for all."""
-    return _table_for(x, gain, *_given(bias)).layer_norm(x, gain, bias, eps)
+def exp(x: Tensor) -> Tensor:
+    """e^x, elementwise."""
+    return _table_for(x).exp(x)
 
 
-def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
-    """gain * x / sqrt(mean x^2 + eps) over the last axis of x (..., N); gain (N,), of x's dtype."""
-    return _table_for(x, gain).rms_norm(x, gain, eps)
+def layer_norm(x: Tensor, gain: Tensor, bias: Tensor | None, eps: float, heads: int = 1) -> Tensor:
+    """gain * (x - mean x) / sqrt(var x + eps) + bias over the last axis of x (..., heads * N), each head of it by
+    itself; gain and bias (heads * N,), or (N,), the same for all heads; one dtype for all."""
+    return _table_for(x, gain, *_given(bias)).layer_norm(x, gain, bias, eps, heads)
+
+
+def rms_norm(x: Tensor, gain: Tensor, eps: float, heads: int = 1) -> Tensor:
+    """gain * x / sqrt(mean x^2 + eps) over the last axis of x (..., heads * N), each head of it by itself; gain
+    (heads * N,), or (N,), the same for all heads; of x's dtype."""
+    return _table_for(x, gain).rms_norm(x, gain, eps, heads)
+
+
+def l2_norm(x: Tensor, eps: float, heads: int = 1) -> Tensor:
+    """x / sqrt(sum x^2 + eps) over the last axis of x (..., heads * N), each head of it by itself.
+
+    >>> l2_norm(torch.tensor([3.0, 4.0]), 0.0).tolist()
+    [0.6000000238418579, 0.800000011920929]
+    """
+    return _table_for(x).l2_norm(x, eps, heads)
 
 
 def reverse(x: Tensor, lengths: Tensor) -> Tensor:
@@ -328,6 +344,41 @@ def bank_scan(
     past lengths, and the last h (B, D, N, 2).
     """
     return _table_for(x, a, b, c, h0).bank_scan(x, a, b, c, h0, lengths, reset)
+
+
+def matrix_scan(
+    q: Tensor, k: Tensor, v: Tensor, a: Tensor | None, S0: Tensor, lengths: Tensor, reset: Tensor,
+    b: Tensor | None = None, alpha: Tensor | None = None, beta: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """A state that is a matrix, for each of H heads, written by an outer product and read after that:
+
+        S[t] = diag(a) S[t-1] + k v^T                            without b, alpha and beta
+        S[t] = diag(a) S[t-1] + k (b (v - (a * k)^T S[t-1]))^T   with b: the delta rule
+        S[t] = diag(a) S[t-1] + beta (alpha^T S[t-1]) + k v^T    with alpha and beta: any correction of rank one
+        y[t] = S[t]^T q
+
+    v (B, T, H, V), S0 (B, H, K, V). q, k (B, T, G, K): G divides H, and the heads of a group stand side by side. a is
+    None for no decay, (B, T, H) for one a head, (B, T, H or G, K) for one a key; b (B, T, H); alpha, beta
+    (B, T, H or G, K). Out: y (B, T, H, V), zero past lengths, and the last S (B, H, K, V). One dtype for all.
+
+    >>> k, v = torch.eye(2)[None, :, None], torch.tensor([5.0, 7.0]).reshape(1, 2, 1, 1)  # two keys, a value for each
+    >>> lengths, reset = torch.tensor([2]), torch.zeros(1, 2, dtype=torch.bool)
+    >>> y, S = matrix_scan(k, k, v, None, torch.zeros(1, 1, 2, 1), lengths, reset)
+    >>> y.flatten().tolist(), S.flatten().tolist()
+    ([5.0, 7.0], [5.0, 7.0])
+    """
+    if (alpha is None) != (beta is None) or (b is not None and alpha is not None):
+        raise InputError("matrix_scan takes b, or alpha and beta together, or none of the three")
+    table = _table_for(q, k, v, S0, *_given(a), *_given(b), *_given(alpha), *_given(beta))
+    return table.matrix_scan(q, k, v, a, S0, lengths, reset, b, alpha, beta)
+
+
+def max_scan(a: Tensor, b: Tensor, m0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+    """m[t] = max(a[t] + m[t-1], b[t]), which stabilises exponential gates: m (B, T, C), zero past lengths, and the
+    last m (B, C). a, b (B, T, C), m0 (B, C), one dtype; a reset begins with m = 0. Where both are equal, each has half
+    of the gradient.
+    """
+    return _table_for(a, b, m0).max_scan(a, b, m0, lengths, reset)
 
 
 def convolution(

@@ -108,6 +108,14 @@ class Builder(ABC):
         """h = a h + b x, in place, h (D * N) pairs and a, b, c (D, N, 2): sum_n Re(c[:, n] h[:, n])."""
 
     @abstractmethod
+    def matrix(
+        self, shape: tuple[int, int, int], q: Slot, k: Slot, v: Slot, a: Slot | None, S: Slot,
+        b: Slot | None = None, alpha: Slot | None = None, beta: Slot | None = None,
+    ) -> Slot:  # fmt: skip
+        """A step of `kernels.matrix_scan`, its S (H * K * V) in place, `shape` = (H, K, V): y (H * V). Slots have all
+        numbers of a row side by side; a is H wide for one decay a head, or H * K wide for one a key."""
+
+    @abstractmethod
     def filter(self, x: Slot, transition: Tensor, p: Slot) -> Slot:
         """p = (p * exp(x)) A, divided by the sum of p * exp(x), in place: the filter of a hidden Markov model."""
 
@@ -117,7 +125,7 @@ class Builder(ABC):
 
     @abstractmethod
     def map(self, function: str, x: Slot) -> Slot:
-        """The sigmoid, tanh, softplus, silu, log, relu or abs of every element."""
+        """The sigmoid, tanh, softplus, silu, log, exp, relu or abs of every element."""
 
     @abstractmethod
     def add(self, x: Slot, y: Slot) -> Slot:
@@ -161,12 +169,18 @@ class Builder(ABC):
         return self.mul(x, self.constant(torch.full((x.width,), -1.0)))
 
     @abstractmethod
-    def layer_norm(self, x: Slot, gain: Tensor, bias: Tensor | None, eps: float) -> Slot:
-        """gain * (x - mean x) / sqrt(var x + eps) + bias, for each row."""
+    def layer_norm(self, x: Slot, gain: Tensor, bias: Tensor | None, eps: float, heads: int = 1) -> Slot:
+        """gain * (x - mean x) / sqrt(var x + eps) + bias, for each of the heads of each row; gain and bias as wide as
+        x, or as a head."""
 
     @abstractmethod
-    def rms_norm(self, x: Slot, gain: Tensor, eps: float) -> Slot:
-        """gain * x / sqrt(mean x^2 + eps), for each row."""
+    def rms_norm(self, x: Slot, gain: Tensor, eps: float, heads: int = 1) -> Slot:
+        """gain * x / sqrt(mean x^2 + eps), for each of the heads of each row; gain as wide as x, or as a head."""
+
+    def l2_norm(self, x: Slot, eps: float, heads: int = 1) -> Slot:
+        """x / sqrt(sum x^2 + eps), for each of the heads of each row."""
+        N = x.width // heads
+        return self.rms_norm(x, torch.full((N,), N**-0.5), eps / N, heads)
 
     @abstractmethod
     def concat(self, parts: Sequence[Slot]) -> Slot:

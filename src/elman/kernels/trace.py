@@ -5,7 +5,7 @@ will fill, so that one description of a step serves both. The names and argument
 on parameters alone are computed at once, and go into it as constants. What is not listed here raises
 Unstreamable, and the module is scanned in steps of one instead.
 
-    linear, sigmoid, tanh, softplus, silu, log, layer_norm, rms_norm, torch.relu, abs
+    linear, sigmoid, tanh, softplus, silu, log, exp, layer_norm, rms_norm, l2_norm, torch.relu, abs
     +, -, *, /, torch.maximum and clamp with a value, a number or a tensor, as wide or of one column on the right
     torch.where(value > 0, a, b), a and b values or numbers
     of the last axis: chunk, split into given widths, x[..., a:b:step], x[..., [columns]], and torch.cat of values
@@ -205,19 +205,24 @@ def _positive(condition: object) -> Positive:
     return condition
 
 
-sigmoid, tanh, softplus, silu, log = (_map_function(name) for name in ("sigmoid", "tanh", "softplus", "silu", "log"))
+sigmoid, tanh, softplus = (_map_function(name) for name in ("sigmoid", "tanh", "softplus"))
+silu, log, exp = (_map_function(name) for name in ("silu", "log", "exp"))
 
 
 def linear(x: Traced, weight: Tensor, bias: Tensor | None) -> Traced:
     return Traced(x.builder, x.builder.linear(x.slot, weight, bias))
 
 
-def layer_norm(x: Traced, gain: Tensor, bias: Tensor | None, eps: float) -> Traced:
-    return Traced(x.builder, x.builder.layer_norm(x.slot, gain, bias, eps))
+def layer_norm(x: Traced, gain: Tensor, bias: Tensor | None, eps: float, heads: int = 1) -> Traced:
+    return Traced(x.builder, x.builder.layer_norm(x.slot, gain, bias, eps, heads))
 
 
-def rms_norm(x: Traced, gain: Tensor, eps: float) -> Traced:
-    return Traced(x.builder, x.builder.rms_norm(x.slot, gain, eps))
+def rms_norm(x: Traced, gain: Tensor, eps: float, heads: int = 1) -> Traced:
+    return Traced(x.builder, x.builder.rms_norm(x.slot, gain, eps, heads))
+
+
+def l2_norm(x: Traced, eps: float, heads: int = 1) -> Traced:
+    return Traced(x.builder, x.builder.l2_norm(x.slot, eps, heads))
 
 
 def traced(builder: Builder, slot: Slot) -> Tensor:

@@ -99,7 +99,7 @@ def _was_called(name: str, before: dict[str, int]) -> bool:
 
 def problems() -> Iterator[tuple[str, Problem]]:
     """Each kernel with its problem."""
-    for name, function, inputs in (*_maps(), *_scans(), *_chains()):
+    for name, function, inputs in (*_maps(), *_scans(), *_matrices(), *_chains()):
         yield name, _problem(function, inputs)
     # The upper halves of the words, which a double holds exactly.
     yield "philox", lambda dtype: ((kernels.philox(DRAWS, 5) >> 32).double(),)
@@ -138,11 +138,13 @@ def _maps() -> Iterator[Case]:
     }
     for name, function in softmaxes.items():
         yield Case(name, partial(_with_symbols, function), random((B, T, C), (3, C), (3,)))
-    for name in ("sigmoid", "tanh", "softplus", "silu"):
+    for name in ("sigmoid", "tanh", "softplus", "silu", "exp"):
         yield Case(name, getattr(kernels, name), random((B, T, C)))
     yield Case("log", kernels.log, [x.sigmoid() for x in random((B, T, C))])
     yield Case("norm, layer", lambda x, g, b: kernels.layer_norm(x, g, b, 1e-5), random((B, C), (C,), (C,)))
     yield Case("norm, rms", lambda x, gain: kernels.rms_norm(x, gain, 1e-5), random((B, C), (C,)))
+    yield Case("norm, rms of heads", lambda x, gain: kernels.rms_norm(x, gain, 1e-5, 2), random((B, 2 * C), (2 * C,)))
+    yield Case("norm, l2 of heads", lambda x: kernels.l2_norm(x, 1e-6, 2), random((B, T, 2 * C)))
     yield Case("reverse", lambda x: kernels.reverse(x, LENGTHS), random((B, T, C)))
     memory = ((B, T, C), (B, 3, C), (B, 3, 4))
     yield Case("attend, dot", lambda q, k, m: kernels.attend(q, k, m, SIZES, None), random(*memory))
@@ -177,6 +179,27 @@ def _scans() -> Iterator[Case]:
         "bank_scan", lambda x, a, b, c, h0: kernels.bank_scan(x, a.tanh() / 2, b, c, h0, LENGTHS, RESET),
         random((B, T, C), (C, 3, 2), (C, 3, 2), (C, 3, 2), (B, C, 3, 2)),
     )  # fmt: skip
+
+
+def _matrices() -> Iterator[Case]:
+    """Matrix states of four heads in two groups, and the maximum that exponential gates are divided by."""
+
+    def scan(q: Tensor, k: Tensor, v: Tensor, a: Tensor, S0: Tensor, **correction: Tensor) -> Outputs:
+        return kernels.matrix_scan(q, k, v, a.sigmoid(), S0, LENGTHS, RESET, **correction)
+
+    keys, shapes = (B, T, 2, 3), ((B, T, 2, 3), (B, T, 2, 3), (B, T, 4, C))
+    yield Case("matrix_scan", scan, random(*shapes, (B, T, 4), (B, 4, 3, C)))
+    yield Case(
+        "matrix_scan, delta rule", lambda q, k, v, a, S0, b: scan(q, k / 2, v, a, S0, b=b.sigmoid()),
+        random(*shapes, (B, T, 4, 3), (B, 4, 3, C), (B, T, 4)),
+    )  # fmt: skip
+    yield Case(
+        "matrix_scan, corrected", lambda q, k, v, a, S0, m, n: scan(q, k, v, a, S0, alpha=m / 2, beta=n / 2),
+        random(*shapes, (B, T, 4, 3), (B, 4, 3, C), keys, (B, T, 4, 3)),
+    )  # fmt: skip
+    yield Case(
+        "max_scan", lambda a, b, m: kernels.max_scan(a, b, m, LENGTHS, RESET), random((B, T, C), (B, T, C), (B, C))
+    )
 
 
 def _chains() -> Iterator[Case]:

@@ -1,4 +1,4 @@
-"""sigmoid, tanh, softplus, silu and log, on csrc/elementwise.cpp: the same bits at every position of an element.
+"""sigmoid, tanh, softplus, silu, log and exp, on csrc/elementwise.cpp: the same bits at every position of an element.
 
 Torch's own are not so: their vector and scalar code differ in the last bits.
 The backward passes are Torch's, elementwise and exact enough, and can be differentiated again.
@@ -37,6 +37,24 @@ def silu(x: Tensor) -> Tensor:
 def log(p: Tensor) -> Tensor:
     """log p, elementwise: -inf at zero, with a gradient of zero there."""
     return _apply(_Log, _ops["log"], reference.log, p)
+
+
+def exp(x: Tensor) -> Tensor:
+    """e^x, elementwise."""
+    return _apply(_Exp, _ops["exp"], torch.exp, x)
+
+
+class _Exp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Context, x: Tensor) -> Tensor:
+        y: Tensor = _ops["exp"](x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, gy: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        return gy * y
 
 
 class _Log(torch.autograd.Function):
@@ -123,4 +141,4 @@ def _define(name: str) -> Operation:
     return define(f"{name}(Tensor x) -> Tensor", run, lambda x: x.new_empty(x.shape))
 
 
-_ops = {name: _define(name) for name in ("sigmoid", "tanh", "softplus", "silu", "log")}
+_ops = {name: _define(name) for name in ("sigmoid", "tanh", "softplus", "silu", "log", "exp")}

@@ -4,16 +4,32 @@ import torch
 from torch import Tensor
 
 from elman.kernels.native.op import Context, Struct, contiguous, define, expect, once, output, run
+from elman.kernels.reference.elementwise import affine
 
 
-def layer_norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """gain * (x - mean x) / sqrt(var x + eps) + bias over the last axis of x (..., N)."""
-    return _Norm.apply(x, gain, bias, eps, True)
+def layer_norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, heads: int = 1) -> Tensor:
+    """gain * (x - mean x) / sqrt(var x + eps) + bias over the last axis of x (..., N), or over each head of it."""
+    return _norm(x, gain, bias, eps, True, heads)
 
 
-def rms_norm(x: Tensor, gain: Tensor | None, eps: float) -> Tensor:
-    """gain * x / sqrt(mean x^2 + eps) over the last axis of x (..., N)."""
-    return _Norm.apply(x, gain, None, eps, False)
+def rms_norm(x: Tensor, gain: Tensor | None, eps: float, heads: int = 1) -> Tensor:
+    """gain * x / sqrt(mean x^2 + eps) over the last axis of x (..., N), or over each head of it."""
+    return _norm(x, gain, None, eps, False, heads)
+
+
+def l2_norm(x: Tensor, eps: float, heads: int = 1) -> Tensor:
+    """x / sqrt(sum x^2 + eps): rms_norm divided by the root of how many there are."""
+    N = x.shape[-1] // heads
+    return rms_norm(x, x.new_full((N,), N**-0.5), eps / N, heads)
+
+
+def _norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centred: bool, heads: int) -> Tensor:
+    if heads == 1:
+        return _Norm.apply(x, gain, bias, eps, centred)
+    parts = x.unflatten(-1, (heads, -1))
+    if gain is None or gain.shape == parts.shape[-1:]:
+        return _Norm.apply(parts, gain, bias, eps, centred).flatten(-2)
+    return affine(_Norm.apply(parts, None, None, eps, centred), gain, bias)  # not fused, as in the kernel
 
 
 class _Norm(torch.autograd.Function):

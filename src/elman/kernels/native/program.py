@@ -125,6 +125,27 @@ class Program(Builder):
         arrays = {name: self._array(v, a.shape) for name, v in (("a", a), ("b", b), ("c", c))}
         return self._append("bank", D, x=x, N=N, **arrays, h=h)
 
+    def matrix(
+        self, shape: tuple[int, int, int], q: Slot, k: Slot, v: Slot, a: Slot | None, S: Slot,
+        b: Slot | None = None, alpha: Slot | None = None, beta: Slot | None = None,
+    ) -> Slot:  # fmt: skip
+        H, K, V = shape
+        if not q.width or q.width % K or H % (q.width // K):
+            raise InputError(f"q is a slot of width {q.width}; it must have {K} columns for each group of {H} heads")
+        if (alpha is None) != (beta is None) or (b is not None and alpha is not None):
+            raise InputError("a step of matrices takes b, or alpha and beta together, or none of the three")
+        _expect({"k": k}, q.width)
+        _expect({"v": v}, H * V)
+        _expect({"S": S}, H * K * V)
+        _expect({} if b is None else {"b": b}, H)
+        _expect({} if a is None or a.width == H else {"a": a}, H * K)
+        for name, slot in (("alpha", alpha), ("beta", beta)):
+            if slot is not None and slot.width != q.width:
+                _expect({name: slot}, H * K)
+        given = {"a": a, "b": b, "alpha": alpha, "beta": beta}
+        slots = {name: slot or _NOTHING for name, slot in given.items()}
+        return self._append("matrix", H * V, H=H, K=K, V=V, q=q, k=k, v=v, **slots, S=S)
+
     def filter(self, x: Slot, transition: Tensor, p: Slot) -> Slot:
         _expect({"x": x}, p.width)
         return self._append("filter", p.width, x=x, transition=self._array(transition, (p.width, p.width)), p=p)
@@ -177,11 +198,11 @@ class Program(Builder):
             raise InputError(f"weight is a slot of width {weight.width}; it must be 1 or {x.width} wide")
         return self._append("mean", x.width, decay=decay, x=x, weight=weight, sum=sum, total=total)
 
-    def layer_norm(self, x: Slot, gain: Tensor, bias: Tensor | None, eps: float) -> Slot:
-        return self._norm(True, x, gain, bias, eps)
+    def layer_norm(self, x: Slot, gain: Tensor, bias: Tensor | None, eps: float, heads: int = 1) -> Slot:
+        return self._norm(True, x, gain, bias, eps, heads)
 
-    def rms_norm(self, x: Slot, gain: Tensor, eps: float) -> Slot:
-        return self._norm(False, x, gain, None, eps)
+    def rms_norm(self, x: Slot, gain: Tensor, eps: float, heads: int = 1) -> Slot:
+        return self._norm(False, x, gain, None, eps, heads)
 
     def concat(self, parts: Sequence[Slot]) -> Slot:
         y = self._slot(sum(part.width for part in parts))
@@ -220,9 +241,16 @@ class Program(Builder):
             raise InputError(f"slots of widths {x.width} and {y.width} cannot be combined; they must be equally wide")
         return self._append("combine", x.width, function=_native.Combination[function], x=x, y=y)
 
-    def _norm(self, centred: bool, x: Slot, gain: Tensor, bias: Tensor | None, eps: float) -> Slot:
-        g, b = self._array(gain, (x.width,)), self._array(bias, (x.width,))
-        return self._append("norm", x.width, centred=centred, x=x, gain=g, bias=b, eps=eps)
+    def _norm(self, centred: bool, x: Slot, gain: Tensor, bias: Tensor | None, eps: float, heads: int) -> Slot:
+        N = x.width // heads
+        if N * heads != x.width:
+            raise InputError(f"a slot of width {x.width} does not have {heads} heads")
+        if heads == 1 or gain.shape == (N,):
+            g, b = self._array(gain, (N,)), self._array(bias, (N,))
+            return self._append("norm", x.width, centred=centred, x=x, heads=heads, gain=g, bias=b, eps=eps)
+        y = self._append("norm", x.width, centred=centred, x=x, heads=heads, gain=None, bias=None, eps=eps)
+        y = self.mul(y, self.constant(gain))
+        return y if bias is None else self.add(y, self.constant(bias))
 
     def _array(self, x: Tensor | None, shape: Sequence[int] | None) -> Tensor | None:
         """`x` as the program reads it; it copies what it reads before it returns."""

@@ -1,4 +1,4 @@
-"""The linear scan h[t] = a[t]*h[t-1] + b[t], and the reversal of rows, on csrc/scan.cpp."""
+"""The linear scan h[t] = a[t]*h[t-1] + b[t], the scan of a maximum and the reversal of rows, on csrc/scan.cpp."""
 
 import torch
 from torch import Tensor
@@ -14,6 +14,15 @@ def linear_scan(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor
     else:
         h, last = _forward(a, b, h0, lengths, reset)
     return h, last
+
+
+def max_scan(a: Tensor, b: Tensor, m0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+    """m[t] = max(a[t] + m[t-1], b[t]): `a`, `b` (B, T, C), `m0` (B, C) -> m (B, T, C), last (B, C)."""
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or m0.requires_grad):
+        m, last = _MaxScan.apply(a, b, m0, lengths, reset)
+    else:
+        m, last = _max(a, b, m0, lengths, reset)
+    return m, last
 
 
 def reverse(x: Tensor, lengths: Tensor) -> Tensor:
@@ -60,6 +69,21 @@ class _LinearScan(torch.autograd.Function):
         return ga, gb, gh0, None, None
 
 
+class _MaxScan(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Context, a: Tensor, b: Tensor, m0: Tensor, lengths: Tensor, reset: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        m, last = _max(a, b, m0, lengths, reset)
+        ctx.save_for_backward(a, b, m0, lengths, reset, m)
+        return m, last
+
+    @staticmethod
+    def backward(ctx: Context, gm: Tensor, glast: Tensor) -> tuple[Tensor | None, ...]:
+        ga, gb, gm0 = once(_max_back, *ctx.saved_tensors, gm, glast)
+        return ga, gb, gm0, None, None
+
+
 def _inputs(a: Tensor, b: Tensor | None, h0: Tensor, lengths: Tensor, reset: Tensor, like: Tensor) -> Struct:
     """ScanInputs of csrc/scans.h, checked; `like` is (B, T, C)."""
     B, T, C = like.shape
@@ -103,6 +127,27 @@ def _run_backward(
     return over_rows(total).to(h.dtype) if constant else ga, gb, gh0
 
 
+def _run_max(a: Tensor, b: Tensor, m0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+    expect("a", a, b.shape, b.dtype)
+    inputs = _inputs(a, b, m0, lengths, reset, b)
+    m, last = output(b, b.shape), b.new_empty(m0.shape)
+    run("max_scan", b.dtype, inputs, {"h": m, "last": last})
+    return m, last
+
+
+def _run_max_back(
+    a: Tensor, b: Tensor, m0: Tensor, lengths: Tensor, reset: Tensor, m: Tensor, gm: Tensor, glast: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    inputs = _inputs(a, b, m0, lengths, reset, b)
+    expect("m", m, b.shape, b.dtype)
+    expect("gm", gm, b.shape, b.dtype)
+    expect("glast", glast, m0.shape, b.dtype)
+    arriving: Struct = {"h": m.contiguous(), "gh": rows(gm), "glast": glast.contiguous()}
+    ga, gb, gm0 = output(b, b.shape), output(b, b.shape), b.new_empty(m0.shape)
+    run("max_scan_back", b.dtype, inputs, arriving, {"ga": ga, "sum": None, "gb": gb, "gh0": gm0})
+    return ga, gb, gm0
+
+
 def _fake(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
     B, T, C = b.shape
     return b.new_empty((B, T, C)), b.new_empty((B, C))
@@ -124,6 +169,17 @@ def _run_reverse(x: Tensor, lengths: Tensor) -> Tensor:
     return y
 
 
+_max = define(
+    "max_scan(Tensor a, Tensor b, Tensor m0, Tensor lengths, Tensor reset) -> (Tensor m, Tensor last)",
+    _run_max,
+    _fake,
+)
+_max_back = define(
+    "max_scan_back(Tensor a, Tensor b, Tensor m0, Tensor lengths, Tensor reset, Tensor m, Tensor gm, Tensor glast)"
+    " -> (Tensor ga, Tensor gb, Tensor gm0)",
+    _run_max_back,
+    lambda a, b, m0, *_: (a.new_empty(a.shape), b.new_empty(b.shape), m0.new_empty(m0.shape)),
+)
 _reverse = define("reverse(Tensor x, Tensor lengths) -> Tensor", _run_reverse, lambda x, lengths: x.new_empty(x.shape))
 _forward = define(
     "linear_scan(Tensor a, Tensor b, Tensor h0, Tensor lengths, Tensor reset) -> (Tensor h, Tensor last)",

@@ -6,7 +6,9 @@ through a product: an infinity before a reset or in the padding would come throu
 
 from elman.kernels.reference.choice import Choice, choose
 from elman.kernels.reference.elementwise import (
+    exp,
     json_rows,
+    l2_norm,
     layer_norm,
     linear,
     log,
@@ -21,14 +23,15 @@ from elman.kernels.reference.elementwise import (
 from elman.kernels.reference.gathered import Gather, gathered
 from elman.kernels.reference.hmm import best_path, hmm_expected, hmm_filter, hmm_log_prob, hmm_posterior
 from elman.kernels.reference.loop import AttendedLoop, GatedLoop, GatedOptions, Step, attend, gated, loop
+from elman.kernels.reference.matrix import matrix_scan, max_scan
 from elman.kernels.reference.random import philox, student_t
 from elman.kernels.reference.scan import Context, bank_scan, convolution, linear_scan, selective_scan
 from elman.kernels.reference.softmax import softmax_log_prob, softmax_log_prob_back, softmax_log_prob_sum
 
 __all__ = [
     "AttendedLoop", "Choice", "Context", "GatedLoop", "GatedOptions", "Gather", "Step", "attend", "bank_scan",
-    "best_path", "choose", "convolution", "gated", "gathered", "hmm_expected", "hmm_filter", "hmm_log_prob",
-    "hmm_posterior", "json_rows", "layer_norm", "linear", "linear_scan", "log", "log_sum_exp", "loop", "philox",
-    "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softmax_log_prob", "softmax_log_prob_back",
-    "softmax_log_prob_sum", "softplus", "student_t", "tanh",
+    "best_path", "choose", "convolution", "exp", "gated", "gathered", "hmm_expected", "hmm_filter", "hmm_log_prob",
+    "hmm_posterior", "json_rows", "l2_norm", "layer_norm", "linear", "linear_scan", "log", "log_sum_exp", "loop",
+    "matrix_scan", "max_scan", "philox", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softmax_log_prob",
+    "softmax_log_prob_back", "softmax_log_prob_sum", "softplus", "student_t", "tanh",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from torch import Tensor
 from elman.lengths import valid
 
 linear = F.linear
+exp = torch.exp
 sigmoid = torch.sigmoid
 tanh = torch.tanh
 softplus = F.softplus
@@ -37,14 +38,34 @@ def log_sum_exp(v: Tensor) -> Tensor:
     return log(torch.exp(v - top).sum(-1)) + top[..., 0]
 
 
-def layer_norm(x: Tensor, gain: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    """gain * (x - mean x) / sqrt(var x + eps) + bias over the last axis of x (..., N)."""
-    return F.layer_norm(x, gain.shape, gain, bias, eps)
+def layer_norm(x: Tensor, gain: Tensor, bias: Tensor | None, eps: float, heads: int = 1) -> Tensor:
+    """gain * (x - mean x) / sqrt(var x + eps) + bias over the last axis of x (..., N), or over each head of it."""
+    if heads == 1:
+        return F.layer_norm(x, gain.shape, gain, bias, eps)
+    return affine(F.layer_norm(parts := x.unflatten(-1, (heads, -1)), parts.shape[-1:], eps=eps), gain, bias)
 
 
-def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
-    """gain * x / sqrt(mean x^2 + eps) over the last axis of x (..., N)."""
-    return F.rms_norm(x, gain.shape, gain, eps)
+def rms_norm(x: Tensor, gain: Tensor, eps: float, heads: int = 1) -> Tensor:
+    """gain * x / sqrt(mean x^2 + eps) over the last axis of x (..., N), or over each head of it."""
+    if heads == 1:
+        return F.rms_norm(x, gain.shape, gain, eps)
+    return affine(F.rms_norm(parts := x.unflatten(-1, (heads, -1)), parts.shape[-1:], eps=eps), gain, None)
+
+
+def l2_norm(x: Tensor, eps: float, heads: int = 1) -> Tensor:
+    """x / sqrt(sum x^2 + eps) over the last axis of x (..., N), or over each head of it."""
+    parts = x.unflatten(-1, (heads, -1))
+    return (parts * torch.rsqrt(parts.square().sum(-1, keepdim=True) + eps)).flatten(-2)
+
+
+def affine(x: Tensor, gain: Tensor, bias: Tensor | None) -> Tensor:
+    """gain * x + bias, side by side: x (..., heads, N); gain and bias (N,), the same for each head, or (heads * N,)."""
+    y = x * _by_head(gain, x)
+    return (y if bias is None else y + _by_head(bias, x)).flatten(-2)
+
+
+def _by_head(weight: Tensor, x: Tensor) -> Tensor:
+    return weight if weight.shape == x.shape[-1:] else weight.view(x.shape[-2:])
 
 
 def reverse(x: Tensor, lengths: Tensor) -> Tensor:
