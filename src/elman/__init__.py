@@ -18,7 +18,7 @@ _MODULES = (
 _NAMES = {
     "elman.cells": (
         "CELLS", "GRU", "HMM", "LRU", "LSTM", "MGU", "S4D", "S5", "DeepTransition", "Elman", "IndRNN", "Jordan",
-        "Mamba", "MinGRU", "MinLSTM", "Rate", "Window", "cell",
+        "Mamba", "MinGRU", "MinLSTM", "Rate", "RetNet", "Window", "cell",
     ),
     "elman.compose": (
         "GLU", "Bidirectional", "Columns", "Dense", "Dropout", "Lags", "Norm", "Parallel", "Pool", "Recompute",

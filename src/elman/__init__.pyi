@@ -29,6 +29,7 @@ from elman.cells import Mamba as Mamba
 from elman.cells import MinGRU as MinGRU
 from elman.cells import MinLSTM as MinLSTM
 from elman.cells import Rate as Rate
+from elman.cells import RetNet as RetNet
 from elman.cells import Window as Window
 from elman.cells import cell as cell
 from elman.compose import GLU as GLU

@@ -225,6 +225,7 @@ DECAYED = {
     "s4d": "U C",
     "s5": "B C",
     "mamba": "U w S W V",
+    "retnet": "U O",
     "hmm": "",
 }
 KEPT = {
@@ -243,6 +244,7 @@ KEPT = {
     "s4d": "log_dt A_log A_im D",
     "s5": "log_dt A_log A_im D",
     "mamba": "c b A_log D",
+    "retnet": "g",
     "hmm": "log_pi log_P",
 }
 

@@ -17,6 +17,7 @@ from elman.cells.mgu import MGU
 from elman.cells.mingru import MinGRU
 from elman.cells.minlstm import MinLSTM
 from elman.cells.rate import Rate
+from elman.cells.retnet import RetNet
 from elman.cells.s4d import S4D
 from elman.cells.s5 import S5
 from elman.cells.window import Window
@@ -26,7 +27,7 @@ from elman.options import refuse_unknown
 
 __all__ = [
     "CELLS", "GRU", "HMM", "LRU", "LSTM", "MGU", "S4D", "S5", "DeepTransition", "Elman", "IndRNN", "Jordan", "Mamba",
-    "MinGRU", "MinLSTM", "Rate", "Window", "cell",
+    "MinGRU", "MinLSTM", "Rate", "RetNet", "Window", "cell",
 ]  # fmt: skip
 
 CELLS: dict[str, type[Core]] = {
@@ -45,6 +46,7 @@ CELLS: dict[str, type[Core]] = {
     "s4d": S4D,
     "s5": S5,
     "mamba": Mamba,
+    "retnet": RetNet,
     "hmm": HMM,
 }
 
