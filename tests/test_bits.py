@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="a p
 
 T, D, V = 12, 7, 11
 NATIVE = (
-    "elman", "indrnn", "rate", "gru", "lstm", "mgu", "mingru", "minlstm", "lru", "s4d", "s5", "mamba", "retnet",
+    "elman", "indrnn", "rate", "gru", "lstm", "mgu", "mingru", "minlstm", "lru", "s4d", "s5", "mamba", "retnet", "gla",
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from elman import state as state
 from elman import tasks as tasks
 from elman import trees as trees
 from elman.cells import CELLS as CELLS
+from elman.cells import GLA as GLA
 from elman.cells import GRU as GRU
 from elman.cells import HMM as HMM
 from elman.cells import LRU as LRU

@@ -226,6 +226,7 @@ DECAYED = {
     "s5": "B C",
     "mamba": "U w S W V",
     "retnet": "U O",
+    "gla": "U W_1 W_2 O",
     "hmm": "",
 }
 KEPT = {
@@ -245,6 +246,7 @@ KEPT = {
     "s5": "log_dt A_log A_im D",
     "mamba": "c b A_log D",
     "retnet": "g",
+    "gla": "b g",
     "hmm": "log_pi log_P",
 }
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from elman.cells.deep_transition import DeepTransition
 from elman.cells.elman import Elman
+from elman.cells.gla import GLA
 from elman.cells.gru import GRU
 from elman.cells.hmm import HMM
 from elman.cells.indrnn import IndRNN
@@ -26,8 +27,8 @@ from elman.errors import InputError, UnknownNameError
 from elman.options import refuse_unknown
 
 __all__ = [
-    "CELLS", "GRU", "HMM", "LRU", "LSTM", "MGU", "S4D", "S5", "DeepTransition", "Elman", "IndRNN", "Jordan", "Mamba",
-    "MinGRU", "MinLSTM", "Rate", "RetNet", "Window", "cell",
+    "CELLS", "GLA", "GRU", "HMM", "LRU", "LSTM", "MGU", "S4D", "S5", "DeepTransition", "Elman", "IndRNN", "Jordan",
+    "Mamba", "MinGRU", "MinLSTM", "Rate", "RetNet", "Window", "cell",
 ]  # fmt: skip
 
 CELLS: dict[str, type[Core]] = {
@@ -47,6 +48,7 @@ CELLS: dict[str, type[Core]] = {
     "s5": S5,
     "mamba": Mamba,
     "retnet": RetNet,
+    "gla": GLA,
     "hmm": HMM,
 }
 
