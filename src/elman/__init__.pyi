@@ -16,6 +16,7 @@ from elman import trees as trees
 from elman.cells import CELLS as CELLS
 from elman.cells import GLA as GLA
 from elman.cells import GRU as GRU
+from elman.cells import HGRN2 as HGRN2
 from elman.cells import HMM as HMM
 from elman.cells import LRU as LRU
 from elman.cells import LSTM as LSTM

@@ -99,6 +99,7 @@ DECAYED = {
     "s5": "B C", "mamba": "U w S W V", "hmm": "",
     "retnet": "U O",
     "gla": "U W_1 W_2 O",
+    "hgrn2": "U O",
 }  # fmt: skip
 
 

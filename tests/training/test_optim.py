@@ -227,6 +227,7 @@ DECAYED = {
     "mamba": "U w S W V",
     "retnet": "U O",
     "gla": "U W_1 W_2 O",
+    "hgrn2": "U O",
     "hmm": "",
 }
 KEPT = {
@@ -247,6 +248,7 @@ KEPT = {
     "mamba": "c b A_log D",
     "retnet": "g",
     "gla": "b g",
+    "hgrn2": "g",
     "hmm": "log_pi log_P",
 }
 

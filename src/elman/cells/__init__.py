@@ -8,6 +8,7 @@ from elman.cells.deep_transition import DeepTransition
 from elman.cells.elman import Elman
 from elman.cells.gla import GLA
 from elman.cells.gru import GRU
+from elman.cells.hgrn2 import HGRN2
 from elman.cells.hmm import HMM
 from elman.cells.indrnn import IndRNN
 from elman.cells.jordan import Jordan
@@ -27,8 +28,8 @@ from elman.errors import InputError, UnknownNameError
 from elman.options import refuse_unknown
 
 __all__ = [
-    "CELLS", "GLA", "GRU", "HMM", "LRU", "LSTM", "MGU", "S4D", "S5", "DeepTransition", "Elman", "IndRNN", "Jordan",
-    "Mamba", "MinGRU", "MinLSTM", "Rate", "RetNet", "Window", "cell",
+    "CELLS", "GLA", "GRU", "HGRN2", "HMM", "LRU", "LSTM", "MGU", "S4D", "S5", "DeepTransition", "Elman", "IndRNN",
+    "Jordan", "Mamba", "MinGRU", "MinLSTM", "Rate", "RetNet", "Window", "cell",
 ]  # fmt: skip
 
 CELLS: dict[str, type[Core]] = {
@@ -49,6 +50,7 @@ CELLS: dict[str, type[Core]] = {
     "mamba": Mamba,
     "retnet": RetNet,
     "gla": GLA,
+    "hgrn2": HGRN2,
     "hmm": HMM,
 }
 
