@@ -45,7 +45,7 @@ PUBLIC = [
     "ForecastTraining", "Forecaster", "GLA", "GLU", "GMMHMM", "GRU", "Gaussian", "GaussianHMM", "GaussianReadout",
     "HGRN2", "HMM", "HMMConfig", "HMMDataConfig", "HMMModelConfig", "ImageConfig", "ImageDataConfig",
     "ImageModelConfig", "IndRNN", "Jordan", "LMConfig", "LMModelConfig", "LRU", "LSTM", "Lags", "LanguageModel",
-    "LinearChain", "LossConfig", "MGU", "Mamba", "MarkovConfig", "MarkovModel", "MarkovModelConfig", "MinGRU",
+    "LinearChain", "LossConfig", "MGU", "Mamba", "Mamba2", "MarkovConfig", "MarkovModel", "MarkovModelConfig", "MinGRU",
     "MinLSTM", "NegativeBinomial", "NegativeBinomialReadout", "Norm", "OptimConfig", "Painter", "Parallel", "Poisson",
     "PoissonHMM", "PoissonReadout", "Pool", "Pooled", "PreviewConfig", "QuantileGrid", "QuantileReadout", "Rate",
     "Recompute", "Residual", "RetNet", "Reverse", "S4D", "S5", "SamplingConfig", "Scale", "SequenceClassifier",

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="a p
 
 T, D, V = 12, 7, 11
 NATIVE = (
-    "elman", "indrnn", "rate", "gru", "lstm", "mgu", "mingru", "minlstm", "lru", "s4d", "s5", "mamba", "retnet", "gla",
-    "hgrn2",
+    "elman", "indrnn", "rate", "gru", "lstm", "mgu", "mingru", "minlstm", "lru", "s4d", "s5", "mamba", "mamba2",
+    "retnet", "gla", "hgrn2",
 )  # fmt: skip
 
 

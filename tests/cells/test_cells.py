@@ -97,6 +97,7 @@ DECAYED = {
     "elman": "W U", "indrnn": "W", "jordan": "R U V", "deep_transition": "W U", "window": "W", "rate": "W B",
     "lstm": "W U P", "gru": "W U", "mgu": "W U", "mingru": "U", "minlstm": "U", "lru": "B C", "s4d": "U C",
     "s5": "B C", "mamba": "U w S W V", "hmm": "",
+    "mamba2": "U w O",
     "retnet": "U O",
     "gla": "U W_1 W_2 O",
     "hgrn2": "U O",

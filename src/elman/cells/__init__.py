@@ -15,6 +15,7 @@ from elman.cells.jordan import Jordan
 from elman.cells.lru import LRU
 from elman.cells.lstm import LSTM
 from elman.cells.mamba import Mamba
+from elman.cells.mamba2 import Mamba2
 from elman.cells.mgu import MGU
 from elman.cells.mingru import MinGRU
 from elman.cells.minlstm import MinLSTM
@@ -29,7 +30,7 @@ from elman.options import refuse_unknown
 
 __all__ = [
     "CELLS", "GLA", "GRU", "HGRN2", "HMM", "LRU", "LSTM", "MGU", "S4D", "S5", "DeepTransition", "Elman", "IndRNN",
-    "Jordan", "Mamba", "MinGRU", "MinLSTM", "Rate", "RetNet", "Window", "cell",
+    "Jordan", "Mamba", "Mamba2", "MinGRU", "MinLSTM", "Rate", "RetNet", "Window", "cell",
 ]  # fmt: skip
 
 CELLS: dict[str, type[Core]] = {
@@ -48,6 +49,7 @@ CELLS: dict[str, type[Core]] = {
     "s4d": S4D,
     "s5": S5,
     "mamba": Mamba,
+    "mamba2": Mamba2,
     "retnet": RetNet,
     "gla": GLA,
     "hgrn2": HGRN2,
