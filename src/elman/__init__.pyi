@@ -24,6 +24,7 @@ from elman.cells import MGU as MGU
 from elman.cells import S4D as S4D
 from elman.cells import S5 as S5
 from elman.cells import DeepTransition as DeepTransition
+from elman.cells import DeltaNet as DeltaNet
 from elman.cells import Elman as Elman
 from elman.cells import IndRNN as IndRNN
 from elman.cells import Jordan as Jordan

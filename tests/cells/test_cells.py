@@ -101,6 +101,7 @@ DECAYED = {
     "retnet": "U O",
     "gla": "U W_1 W_2 O",
     "hgrn2": "U O",
+    "deltanet": "U w O",
 }  # fmt: skip
 
 

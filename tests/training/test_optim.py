@@ -229,6 +229,7 @@ DECAYED = {
     "retnet": "U O",
     "gla": "U W_1 W_2 O",
     "hgrn2": "U O",
+    "deltanet": "U w O",
     "hmm": "",
 }
 KEPT = {
@@ -251,6 +252,7 @@ KEPT = {
     "retnet": "g",
     "gla": "b g",
     "hgrn2": "g",
+    "deltanet": "g",
     "hmm": "log_pi log_P",
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from elman.cells.deep_transition import DeepTransition
+from elman.cells.deltanet import DeltaNet
 from elman.cells.elman import Elman
 from elman.cells.gla import GLA
 from elman.cells.gru import GRU
@@ -29,8 +30,8 @@ from elman.errors import InputError, UnknownNameError
 from elman.options import refuse_unknown
 
 __all__ = [
-    "CELLS", "GLA", "GRU", "HGRN2", "HMM", "LRU", "LSTM", "MGU", "S4D", "S5", "DeepTransition", "Elman", "IndRNN",
-    "Jordan", "Mamba", "Mamba2", "MinGRU", "MinLSTM", "Rate", "RetNet", "Window", "cell",
+    "CELLS", "GLA", "GRU", "HGRN2", "HMM", "LRU", "LSTM", "MGU", "S4D", "S5", "DeepTransition", "DeltaNet", "Elman",
+    "IndRNN", "Jordan", "Mamba", "Mamba2", "MinGRU", "MinLSTM", "Rate", "RetNet", "Window", "cell",
 ]  # fmt: skip
 
 CELLS: dict[str, type[Core]] = {
@@ -53,6 +54,7 @@ CELLS: dict[str, type[Core]] = {
     "retnet": RetNet,
     "gla": GLA,
     "hgrn2": HGRN2,
+    "deltanet": DeltaNet,
     "hmm": HMM,
 }
 
