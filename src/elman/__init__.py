@@ -18,7 +18,8 @@ _MODULES = (
 _NAMES = {
     "elman.cells": (
         "CELLS", "GLA", "GRU", "HGRN2", "HMM", "LRU", "LSTM", "MGU", "S4D", "S5", "DeepTransition", "DeltaNet",
-        "Elman", "IndRNN", "Jordan", "Mamba", "Mamba2", "MinGRU", "MinLSTM", "Rate", "RetNet", "Window", "cell",
+        "Elman", "GatedDeltaNet", "IndRNN", "Jordan", "Mamba", "Mamba2", "MinGRU", "MinLSTM", "Rate", "RetNet",
+        "Window", "cell",
     ),
     "elman.compose": (
         "GLU", "Bidirectional", "Columns", "Dense", "Dropout", "Lags", "Norm", "Parallel", "Pool", "Recompute",

@@ -26,6 +26,7 @@ from elman.cells import S5 as S5
 from elman.cells import DeepTransition as DeepTransition
 from elman.cells import DeltaNet as DeltaNet
 from elman.cells import Elman as Elman
+from elman.cells import GatedDeltaNet as GatedDeltaNet
 from elman.cells import IndRNN as IndRNN
 from elman.cells import Jordan as Jordan
 from elman.cells import Mamba as Mamba

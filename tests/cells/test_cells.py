@@ -102,6 +102,7 @@ DECAYED = {
     "gla": "U W_1 W_2 O",
     "hgrn2": "U O",
     "deltanet": "U w O",
+    "gated_deltanet": "U w O",
 }  # fmt: skip
 
 

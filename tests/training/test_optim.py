@@ -230,6 +230,7 @@ DECAYED = {
     "gla": "U W_1 W_2 O",
     "hgrn2": "U O",
     "deltanet": "U w O",
+    "gated_deltanet": "U w O",
     "hmm": "",
 }
 KEPT = {
@@ -253,6 +254,7 @@ KEPT = {
     "gla": "b g",
     "hgrn2": "g",
     "deltanet": "g",
+    "gated_deltanet": "A_log dt g",
     "hmm": "log_pi log_P",
 }
 

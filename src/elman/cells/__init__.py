@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from elman.cells.deep_transition import DeepTransition
 from elman.cells.deltanet import DeltaNet
 from elman.cells.elman import Elman
+from elman.cells.gated_deltanet import GatedDeltaNet
 from elman.cells.gla import GLA
 from elman.cells.gru import GRU
 from elman.cells.hgrn2 import HGRN2
@@ -31,7 +32,7 @@ from elman.options import refuse_unknown
 
 __all__ = [
     "CELLS", "GLA", "GRU", "HGRN2", "HMM", "LRU", "LSTM", "MGU", "S4D", "S5", "DeepTransition", "DeltaNet", "Elman",
-    "IndRNN", "Jordan", "Mamba", "Mamba2", "MinGRU", "MinLSTM", "Rate", "RetNet", "Window", "cell",
+    "GatedDeltaNet", "IndRNN", "Jordan", "Mamba", "Mamba2", "MinGRU", "MinLSTM", "Rate", "RetNet", "Window", "cell",
 ]  # fmt: skip
 
 CELLS: dict[str, type[Core]] = {
@@ -55,6 +56,7 @@ CELLS: dict[str, type[Core]] = {
     "gla": GLA,
     "hgrn2": HGRN2,
     "deltanet": DeltaNet,
+    "gated_deltanet": GatedDeltaNet,
     "hmm": HMM,
 }
 
