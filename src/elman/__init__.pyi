@@ -18,6 +18,7 @@ from elman.cells import GLA as GLA
 from elman.cells import GRU as GRU
 from elman.cells import HGRN2 as HGRN2
 from elman.cells import HMM as HMM
+from elman.cells import KDA as KDA
 from elman.cells import LRU as LRU
 from elman.cells import LSTM as LSTM
 from elman.cells import MGU as MGU

@@ -103,6 +103,7 @@ DECAYED = {
     "hgrn2": "U O",
     "deltanet": "U w O",
     "gated_deltanet": "U w O",
+    "kda": "U w W_1 W_2 Z_1 Z_2 O",
 }  # fmt: skip
 
 

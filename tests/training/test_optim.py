@@ -231,6 +231,7 @@ DECAYED = {
     "hgrn2": "U O",
     "deltanet": "U w O",
     "gated_deltanet": "U w O",
+    "kda": "U w W_1 W_2 Z_1 Z_2 O",
     "hmm": "",
 }
 KEPT = {
@@ -255,6 +256,7 @@ KEPT = {
     "hgrn2": "g",
     "deltanet": "g",
     "gated_deltanet": "A_log dt g",
+    "kda": "A_log dt g",
     "hmm": "log_pi log_P",
 }
 

@@ -14,6 +14,7 @@ from elman.cells.hgrn2 import HGRN2
 from elman.cells.hmm import HMM
 from elman.cells.indrnn import IndRNN
 from elman.cells.jordan import Jordan
+from elman.cells.kda import KDA
 from elman.cells.lru import LRU
 from elman.cells.lstm import LSTM
 from elman.cells.mamba import Mamba
@@ -31,8 +32,9 @@ from elman.errors import InputError, UnknownNameError
 from elman.options import refuse_unknown
 
 __all__ = [
-    "CELLS", "GLA", "GRU", "HGRN2", "HMM", "LRU", "LSTM", "MGU", "S4D", "S5", "DeepTransition", "DeltaNet", "Elman",
-    "GatedDeltaNet", "IndRNN", "Jordan", "Mamba", "Mamba2", "MinGRU", "MinLSTM", "Rate", "RetNet", "Window", "cell",
+    "CELLS", "GLA", "GRU", "HGRN2", "HMM", "KDA", "LRU", "LSTM", "MGU", "S4D", "S5", "DeepTransition", "DeltaNet",
+    "Elman", "GatedDeltaNet", "IndRNN", "Jordan", "Mamba", "Mamba2", "MinGRU", "MinLSTM", "Rate", "RetNet", "Window",
+    "cell",
 ]  # fmt: skip
 
 CELLS: dict[str, type[Core]] = {
@@ -57,6 +59,7 @@ CELLS: dict[str, type[Core]] = {
     "hgrn2": HGRN2,
     "deltanet": DeltaNet,
     "gated_deltanet": GatedDeltaNet,
+    "kda": KDA,
     "hmm": HMM,
 }
 
