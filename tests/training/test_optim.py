@@ -232,6 +232,7 @@ DECAYED = {
     "deltanet": "U w O",
     "gated_deltanet": "U w O",
     "kda": "U w W_1 W_2 Z_1 Z_2 O",
+    "rwkv7": "W_r W_k W_v D_1 D_2 A_1 A_2 G_1 G_2 O",
     "hmm": "",
 }
 KEPT = {
@@ -257,6 +258,7 @@ KEPT = {
     "deltanet": "g",
     "gated_deltanet": "A_log dt g",
     "kda": "A_log dt g",
+    "rwkv7": "mu w_0 a_0 k_k k_a r_k g c",
     "hmm": "log_pi log_P",
 }
 

@@ -24,6 +24,7 @@ from elman.cells.mingru import MinGRU
 from elman.cells.minlstm import MinLSTM
 from elman.cells.rate import Rate
 from elman.cells.retnet import RetNet
+from elman.cells.rwkv7 import RWKV7
 from elman.cells.s4d import S4D
 from elman.cells.s5 import S5
 from elman.cells.window import Window
@@ -32,9 +33,9 @@ from elman.errors import InputError, UnknownNameError
 from elman.options import refuse_unknown
 
 __all__ = [
-    "CELLS", "GLA", "GRU", "HGRN2", "HMM", "KDA", "LRU", "LSTM", "MGU", "S4D", "S5", "DeepTransition", "DeltaNet",
-    "Elman", "GatedDeltaNet", "IndRNN", "Jordan", "Mamba", "Mamba2", "MinGRU", "MinLSTM", "Rate", "RetNet", "Window",
-    "cell",
+    "CELLS", "GLA", "GRU", "HGRN2", "HMM", "KDA", "LRU", "LSTM", "MGU", "RWKV7", "S4D", "S5", "DeepTransition",
+    "DeltaNet", "Elman", "GatedDeltaNet", "IndRNN", "Jordan", "Mamba", "Mamba2", "MinGRU", "MinLSTM", "Rate",
+    "RetNet", "Window", "cell",
 ]  # fmt: skip
 
 CELLS: dict[str, type[Core]] = {
@@ -60,6 +61,7 @@ CELLS: dict[str, type[Core]] = {
     "deltanet": DeltaNet,
     "gated_deltanet": GatedDeltaNet,
     "kda": KDA,
+    "rwkv7": RWKV7,
     "hmm": HMM,
 }
 
