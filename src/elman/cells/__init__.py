@@ -22,6 +22,7 @@ from elman.cells.mamba2 import Mamba2
 from elman.cells.mgu import MGU
 from elman.cells.mingru import MinGRU
 from elman.cells.minlstm import MinLSTM
+from elman.cells.mlstm import MLSTM
 from elman.cells.rate import Rate
 from elman.cells.retnet import RetNet
 from elman.cells.rwkv7 import RWKV7
@@ -33,9 +34,9 @@ from elman.errors import InputError, UnknownNameError
 from elman.options import refuse_unknown
 
 __all__ = [
-    "CELLS", "GLA", "GRU", "HGRN2", "HMM", "KDA", "LRU", "LSTM", "MGU", "RWKV7", "S4D", "S5", "DeepTransition",
-    "DeltaNet", "Elman", "GatedDeltaNet", "IndRNN", "Jordan", "Mamba", "Mamba2", "MinGRU", "MinLSTM", "Rate",
-    "RetNet", "Window", "cell",
+    "CELLS", "GLA", "GRU", "HGRN2", "HMM", "KDA", "LRU", "LSTM", "MGU", "MLSTM", "RWKV7", "S4D", "S5",
+    "DeepTransition", "DeltaNet", "Elman", "GatedDeltaNet", "IndRNN", "Jordan", "Mamba", "Mamba2", "MinGRU",
+    "MinLSTM", "Rate", "RetNet", "Window", "cell",
 ]  # fmt: skip
 
 CELLS: dict[str, type[Core]] = {
@@ -62,6 +63,7 @@ CELLS: dict[str, type[Core]] = {
     "gated_deltanet": GatedDeltaNet,
     "kda": KDA,
     "rwkv7": RWKV7,
+    "mlstm": MLSTM,
     "hmm": HMM,
 }
 
