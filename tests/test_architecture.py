@@ -49,7 +49,7 @@ PUBLIC = [
     "MarkovModel", "MarkovModelConfig", "MinGRU", "MinLSTM", "NegativeBinomial", "NegativeBinomialReadout", "Norm",
     "OptimConfig", "Painter", "Parallel", "Poisson", "PoissonHMM", "PoissonReadout", "Pool", "Pooled", "PreviewConfig",
     "QuantileGrid", "QuantileReadout", "RWKV7", "Rate", "Recompute", "Residual", "RetNet", "Reverse", "S4D", "S5",
-    "SamplingConfig", "Scale", "SequenceClassifier", "SequenceModel", "SequenceRegressor", "SequenceTagger",
+    "SLSTM", "SamplingConfig", "Scale", "SequenceClassifier", "SequenceModel", "SequenceRegressor", "SequenceTagger",
     "SeriesForecaster", "Softmax", "Stack", "Stream", "StudentT", "StudentTReadout", "TagConfig", "TagDataConfig",
     "TagModelConfig", "Tagger", "TextDataConfig", "TrainingConfig", "TranslateConfig", "TranslateDataConfig",
     "TranslateModelConfig", "Translator", "TreeConfig", "TreeDataConfig", "TreeLabeller", "TreeModelConfig",

@@ -26,6 +26,7 @@ from elman.cells import MLSTM as MLSTM
 from elman.cells import RWKV7 as RWKV7
 from elman.cells import S4D as S4D
 from elman.cells import S5 as S5
+from elman.cells import SLSTM as SLSTM
 from elman.cells import DeepTransition as DeepTransition
 from elman.cells import DeltaNet as DeltaNet
 from elman.cells import Elman as Elman

@@ -106,6 +106,7 @@ DECAYED = {
     "kda": "U w W_1 W_2 Z_1 Z_2 O",
     "rwkv7": "W_r W_k W_v D_1 D_2 A_1 A_2 G_1 G_2 O",
     "mlstm": "U W O",
+    "slstm": "U R",
 }  # fmt: skip
 
 

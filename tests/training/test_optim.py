@@ -234,6 +234,7 @@ DECAYED = {
     "kda": "U w W_1 W_2 Z_1 Z_2 O",
     "rwkv7": "W_r W_k W_v D_1 D_2 A_1 A_2 G_1 G_2 O",
     "mlstm": "U W O",
+    "slstm": "U R",
     "hmm": "",
 }
 KEPT = {
@@ -261,6 +262,7 @@ KEPT = {
     "kda": "A_log dt g",
     "rwkv7": "mu w_0 a_0 k_k k_a r_k g c",
     "mlstm": "b g",
+    "slstm": "b g",
     "hmm": "log_pi log_P",
 }
 

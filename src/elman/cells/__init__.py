@@ -28,13 +28,14 @@ from elman.cells.retnet import RetNet
 from elman.cells.rwkv7 import RWKV7
 from elman.cells.s4d import S4D
 from elman.cells.s5 import S5
+from elman.cells.slstm import SLSTM
 from elman.cells.window import Window
 from elman.core import Core
 from elman.errors import InputError, UnknownNameError
 from elman.options import refuse_unknown
 
 __all__ = [
-    "CELLS", "GLA", "GRU", "HGRN2", "HMM", "KDA", "LRU", "LSTM", "MGU", "MLSTM", "RWKV7", "S4D", "S5",
+    "CELLS", "GLA", "GRU", "HGRN2", "HMM", "KDA", "LRU", "LSTM", "MGU", "MLSTM", "RWKV7", "S4D", "S5", "SLSTM",
     "DeepTransition", "DeltaNet", "Elman", "GatedDeltaNet", "IndRNN", "Jordan", "Mamba", "Mamba2", "MinGRU",
     "MinLSTM", "Rate", "RetNet", "Window", "cell",
 ]  # fmt: skip
@@ -64,6 +65,7 @@ CELLS: dict[str, type[Core]] = {
     "kda": KDA,
     "rwkv7": RWKV7,
     "mlstm": MLSTM,
+    "slstm": SLSTM,
     "hmm": HMM,
 }
 
