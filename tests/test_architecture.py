@@ -48,14 +48,14 @@ PUBLIC = [
     "Lags", "LanguageModel", "LinearChain", "LossConfig", "MGU", "MLSTM", "Mamba", "Mamba2", "MarkovConfig",
     "MarkovModel", "MarkovModelConfig", "MinGRU", "MinLSTM", "NegativeBinomial", "NegativeBinomialReadout", "Norm",
     "OptimConfig", "Painter", "Parallel", "Poisson", "PoissonHMM", "PoissonReadout", "Pool", "Pooled", "PreviewConfig",
-    "QuantileGrid", "QuantileReadout", "RWKV7", "Rate", "Recompute", "Residual", "RetNet", "Reverse", "S4D", "S5",
-    "SLSTM", "SamplingConfig", "Scale", "SequenceClassifier", "SequenceModel", "SequenceRegressor", "SequenceTagger",
-    "SeriesForecaster", "Softmax", "Stack", "Stream", "StudentT", "StudentTReadout", "TagConfig", "TagDataConfig",
-    "TagModelConfig", "Tagger", "TextDataConfig", "TrainingConfig", "TranslateConfig", "TranslateDataConfig",
-    "TranslateModelConfig", "Translator", "TreeConfig", "TreeDataConfig", "TreeLabeller", "TreeModelConfig",
-    "WeightDrop", "Window", "Zoneout", "blocks", "cell", "cells", "compose", "data", "decoding", "errors", "from_torch",
-    "hmm", "images", "inspect", "kernels", "laws", "lens", "load", "save_bfloat16", "stack", "state",
-    "state_from_torch", "state_to_torch", "tasks", "to_torch", "train", "trees",
+    "QuantileGrid", "QuantileReadout", "RGLRU", "RWKV7", "Rate", "Recompute", "Residual", "RetNet", "Reverse", "S4D",
+    "S5", "SLSTM", "SamplingConfig", "Scale", "SequenceClassifier", "SequenceModel", "SequenceRegressor",
+    "SequenceTagger", "SeriesForecaster", "Softmax", "Stack", "Stream", "StudentT", "StudentTReadout", "TagConfig",
+    "TagDataConfig", "TagModelConfig", "Tagger", "TextDataConfig", "TrainingConfig", "TranslateConfig",
+    "TranslateDataConfig", "TranslateModelConfig", "Translator", "TreeConfig", "TreeDataConfig", "TreeLabeller",
+    "TreeModelConfig", "WeightDrop", "Window", "Zoneout", "blocks", "cell", "cells", "compose", "data", "decoding",
+    "errors", "from_torch", "hmm", "images", "inspect", "kernels", "laws", "lens", "load", "save_bfloat16", "stack",
+    "state", "state_from_torch", "state_to_torch", "tasks", "to_torch", "train", "trees",
 ]  # fmt: skip
 
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -17,9 +17,9 @@ _MODULES = (
 
 _NAMES = {
     "elman.cells": (
-        "CELLS", "GLA", "GRU", "HGRN2", "HMM", "KDA", "LRU", "LSTM", "MGU", "MLSTM", "RWKV7", "S4D", "S5", "SLSTM",
-        "DeepTransition", "DeltaNet", "Elman", "GatedDeltaNet", "IndRNN", "Jordan", "Mamba", "Mamba2", "MinGRU",
-        "MinLSTM", "Rate", "RetNet", "Window", "cell",
+        "CELLS", "GLA", "GRU", "HGRN2", "HMM", "KDA", "LRU", "LSTM", "MGU", "MLSTM", "RGLRU", "RWKV7", "S4D", "S5",
+        "SLSTM", "DeepTransition", "DeltaNet", "Elman", "GatedDeltaNet", "IndRNN", "Jordan", "Mamba", "Mamba2",
+        "MinGRU", "MinLSTM", "Rate", "RetNet", "Window", "cell",
     ),
     "elman.compose": (
         "GLU", "Bidirectional", "Columns", "Dense", "Dropout", "Lags", "Norm", "Parallel", "Pool", "Recompute",

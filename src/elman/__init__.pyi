@@ -23,6 +23,7 @@ from elman.cells import LRU as LRU
 from elman.cells import LSTM as LSTM
 from elman.cells import MGU as MGU
 from elman.cells import MLSTM as MLSTM
+from elman.cells import RGLRU as RGLRU
 from elman.cells import RWKV7 as RWKV7
 from elman.cells import S4D as S4D
 from elman.cells import S5 as S5

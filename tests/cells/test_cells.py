@@ -107,6 +107,7 @@ DECAYED = {
     "rwkv7": "W_r W_k W_v D_1 D_2 A_1 A_2 G_1 G_2 O",
     "mlstm": "U W O",
     "slstm": "U R",
+    "rglru": "U w W_a W_x O",
 }  # fmt: skip
 
 

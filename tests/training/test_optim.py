@@ -235,6 +235,7 @@ DECAYED = {
     "rwkv7": "W_r W_k W_v D_1 D_2 A_1 A_2 G_1 G_2 O",
     "mlstm": "U W O",
     "slstm": "U R",
+    "rglru": "U w W_a W_x O",
     "hmm": "",
 }
 KEPT = {
@@ -263,6 +264,7 @@ KEPT = {
     "rwkv7": "mu w_0 a_0 k_k k_a r_k g c",
     "mlstm": "b g",
     "slstm": "b g",
+    "rglru": "b c b_a b_x L o",
     "hmm": "log_pi log_P",
 }
 

@@ -25,6 +25,7 @@ from elman.cells.minlstm import MinLSTM
 from elman.cells.mlstm import MLSTM
 from elman.cells.rate import Rate
 from elman.cells.retnet import RetNet
+from elman.cells.rglru import RGLRU
 from elman.cells.rwkv7 import RWKV7
 from elman.cells.s4d import S4D
 from elman.cells.s5 import S5
@@ -35,8 +36,8 @@ from elman.errors import InputError, UnknownNameError
 from elman.options import refuse_unknown
 
 __all__ = [
-    "CELLS", "GLA", "GRU", "HGRN2", "HMM", "KDA", "LRU", "LSTM", "MGU", "MLSTM", "RWKV7", "S4D", "S5", "SLSTM",
-    "DeepTransition", "DeltaNet", "Elman", "GatedDeltaNet", "IndRNN", "Jordan", "Mamba", "Mamba2", "MinGRU",
+    "CELLS", "GLA", "GRU", "HGRN2", "HMM", "KDA", "LRU", "LSTM", "MGU", "MLSTM", "RGLRU", "RWKV7", "S4D", "S5",
+    "SLSTM", "DeepTransition", "DeltaNet", "Elman", "GatedDeltaNet", "IndRNN", "Jordan", "Mamba", "Mamba2", "MinGRU",
     "MinLSTM", "Rate", "RetNet", "Window", "cell",
 ]  # fmt: skip
 
@@ -66,6 +67,7 @@ CELLS: dict[str, type[Core]] = {
     "rwkv7": RWKV7,
     "mlstm": MLSTM,
     "slstm": SLSTM,
+    "rglru": RGLRU,
     "hmm": HMM,
 }
 
