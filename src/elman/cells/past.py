@@ -71,7 +71,7 @@ class StepPast(Past):
     def turn(self, name: str, theta: Tensor) -> Tensor:
         a, b = _turns(theta, self.before[name].dtype)
         self.after[name] = h = a * self.before[name] + b
-        return _unit(torch.view_as_real(h).flatten(-2))
+        return _unit(torch.view_as_real(h).flatten(-2), theta)
 
     def maximum(self, name: str, f: Tensor, i: Tensor) -> Tensor:
         kept = f + self.before[name]
@@ -108,7 +108,7 @@ class ScanPast(Past):
         a, b = _turns(theta, self.before[name].dtype)
         every = b.expand(*self.reset.shape, -1)
         h, self.after[name] = kernels.linear_scan(a, every, self.before[name], self.lengths, self.reset)
-        return _unit(torch.view_as_real(h).flatten(-2))
+        return _unit(torch.view_as_real(h).flatten(-2), theta)
 
     def maximum(self, name: str, f: Tensor, i: Tensor) -> Tensor:
         before = self.before[name]
@@ -151,7 +151,7 @@ class StreamPast(Past):
     def turn(self, name: str, theta: Tensor) -> Tensor:
         turns = _turns(theta, torch.complex64 if self.builder.dtype == torch.float32 else torch.complex128)
         a, b = (self.builder.constant(torch.view_as_real(part).flatten()) for part in turns)
-        return _unit(traced(self.builder, self.builder.scan(a, b, self.slots[name], is_complex=True)))
+        return _unit(traced(self.builder, self.builder.scan(a, b, self.slots[name], is_complex=True)), theta)
 
     def maximum(self, name: str, f: Tensor, i: Tensor) -> Tensor:
         kept = f + traced(self.builder, self.slots[name])
@@ -165,7 +165,7 @@ def _turns(theta: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return a, a - 1
 
 
-def _unit(pairs: Tensor) -> Tensor:
+def _unit(pairs: Tensor, theta: Tensor) -> Tensor:
     """h + 1 of parts (..., 2 N) of h, each of length one: what rounding adds to lengths in a million steps goes."""
-    ones = torch.tensor([1.0, 0.0]).repeat(pairs.shape[-1] // 2).to(pairs.dtype)
-    return kernels.l2_norm(pairs + ones, 0.0, pairs.shape[-1] // 2)
+    ones = theta.new_tensor([1.0, 0.0]).repeat(len(theta)).to(pairs.dtype)
+    return kernels.l2_norm(pairs + ones, 0.0, len(theta))
