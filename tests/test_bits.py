@@ -16,7 +16,10 @@ from elman.nn.readout import Softmax
 pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="a promise of the native kernels")
 
 T, D, V = 12, 7, 11
-NATIVE = ("elman", "indrnn", "rate", "gru", "lstm", "mgu", "mingru", "minlstm", "lru", "s4d", "s5", "mamba")
+NATIVE = (
+    "elman", "indrnn", "rate", "gru", "lstm", "mgu", "mingru", "minlstm", "lru", "s4d", "s5", "mamba", "mamba2",
+    "retnet", "gla", "hgrn2", "deltanet", "gated_deltanet", "kda", "rwkv7", "mlstm", "slstm", "rglru",
+)  # fmt: skip
 
 
 def model(name: str) -> SequenceModel:

@@ -17,8 +17,9 @@ _MODULES = (
 
 _NAMES = {
     "elman.cells": (
-        "CELLS", "GRU", "HMM", "LRU", "LSTM", "MGU", "S4D", "S5", "DeepTransition", "Elman", "IndRNN", "Jordan",
-        "Mamba", "MinGRU", "MinLSTM", "Rate", "Window", "cell",
+        "CELLS", "GLA", "GRU", "HGRN2", "HMM", "KDA", "LRU", "LSTM", "MGU", "MLSTM", "RGLRU", "RWKV7", "S4D", "S5",
+        "SLSTM", "DeepTransition", "DeltaNet", "Elman", "GatedDeltaNet", "IndRNN", "Jordan", "Mamba", "Mamba2",
+        "MinGRU", "MinLSTM", "Rate", "RetNet", "Window", "cell",
     ),
     "elman.compose": (
         "GLU", "Bidirectional", "Columns", "Dense", "Dropout", "Lags", "Norm", "Parallel", "Pool", "Recompute",

@@ -97,6 +97,17 @@ DECAYED = {
     "elman": "W U", "indrnn": "W", "jordan": "R U V", "deep_transition": "W U", "window": "W", "rate": "W B",
     "lstm": "W U P", "gru": "W U", "mgu": "W U", "mingru": "U", "minlstm": "U", "lru": "B C", "s4d": "U C",
     "s5": "B C", "mamba": "U w S W V", "hmm": "",
+    "mamba2": "U w O",
+    "retnet": "U O",
+    "gla": "U W_1 W_2 O",
+    "hgrn2": "U O",
+    "deltanet": "U w O",
+    "gated_deltanet": "U w O",
+    "kda": "U w W_1 W_2 Z_1 Z_2 O",
+    "rwkv7": "W_r W_k W_v D_1 D_2 A_1 A_2 G_1 G_2 O",
+    "mlstm": "U W O",
+    "slstm": "U R",
+    "rglru": "U w W_a W_x O",
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ GATED = [name for name, kind in CELLS.items() if issubclass(kind, Gated)]
 VARIANTS = [(name, options) for name in GATED for options in CELLS[name].variants]
 NAMES = {
     "elman": "h", "indrnn": "h", "rate": "n", "mgu": "f n", "gru": "r z n", "lstm": "i f g o c", "jordan": "h",
-    "deep_transition": "g1 g2",
+    "deep_transition": "g1 g2", "slstm": "i f log_f z o",
 }  # fmt: skip
 
 

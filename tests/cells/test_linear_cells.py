@@ -1,4 +1,4 @@
-"""What the cells on the linear scan and the HMM share: streaming to the bit, and wide states beside bfloat16."""
+"""What the cells on linear scans, of numbers and of matrices, and the HMM share: bits in a stream, and wide states."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import torch
 from elman import kernels
 from elman import state as states
 from elman.cells import CELLS
+from elman.cells.matrix import Matrix
 
-NAMES = ["mingru", "minlstm", "lru", "s4d", "s5", "mamba", "hmm"]
+MATRIX = [name for name, kind in CELLS.items() if issubclass(kind, Matrix)]
+NAMES = ["mingru", "minlstm", "lru", "s4d", "s5", "mamba", "hmm", "rglru", *MATRIX]
 VARIANTS = [
     pytest.param(name, options, id=f"{name}-{i}") for name in NAMES for i, options in enumerate(CELLS[name].variants)
 ]

@@ -45,6 +45,7 @@ EQUATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "absolute value": lambda x: x.abs(),
     "quotient": lambda x: x / kernels.tanh(x),
     "quotient by a number": lambda x: x / 3,
+    "each column three times": lambda x: x.repeat_interleave(3, -1) * kernels.tanh(x).repeat_interleave(3, -1),
     "columns": lambda x: x[..., 1:4] * x[..., [5, 0, 0]],
     "the last columns": lambda x: x[..., -2:],
     "every other column": lambda x: x[..., 1::2],

@@ -25,7 +25,8 @@ def by_steps(core, x, of, first=None, part=lambda state: state):
     first = core.init_state(len(x)) if first is None else first
     state, nodes, ys = states.map(lambda v: v.detach().clone().requires_grad_(), first), [], []
     for t in range(x.shape[1]):
-        state = states.map(lambda v: v.clone(), state)
+        # A leaf may be the input itself, which needs no gradient.
+        state = states.map(lambda v: v.clone() if v.requires_grad else v.clone().requires_grad_(), state)
         nodes.append(state)
         y, state = core.step(x[:, t], state)
         ys.append(y)

@@ -5,28 +5,40 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from elman.cells.deep_transition import DeepTransition
+from elman.cells.deltanet import DeltaNet
 from elman.cells.elman import Elman
+from elman.cells.gated_deltanet import GatedDeltaNet
+from elman.cells.gla import GLA
 from elman.cells.gru import GRU
+from elman.cells.hgrn2 import HGRN2
 from elman.cells.hmm import HMM
 from elman.cells.indrnn import IndRNN
 from elman.cells.jordan import Jordan
+from elman.cells.kda import KDA
 from elman.cells.lru import LRU
 from elman.cells.lstm import LSTM
 from elman.cells.mamba import Mamba
+from elman.cells.mamba2 import Mamba2
 from elman.cells.mgu import MGU
 from elman.cells.mingru import MinGRU
 from elman.cells.minlstm import MinLSTM
+from elman.cells.mlstm import MLSTM
 from elman.cells.rate import Rate
+from elman.cells.retnet import RetNet
+from elman.cells.rglru import RGLRU
+from elman.cells.rwkv7 import RWKV7
 from elman.cells.s4d import S4D
 from elman.cells.s5 import S5
+from elman.cells.slstm import SLSTM
 from elman.cells.window import Window
 from elman.core import Core
 from elman.errors import InputError, UnknownNameError
 from elman.options import refuse_unknown
 
 __all__ = [
-    "CELLS", "GRU", "HMM", "LRU", "LSTM", "MGU", "S4D", "S5", "DeepTransition", "Elman", "IndRNN", "Jordan", "Mamba",
-    "MinGRU", "MinLSTM", "Rate", "Window", "cell",
+    "CELLS", "GLA", "GRU", "HGRN2", "HMM", "KDA", "LRU", "LSTM", "MGU", "MLSTM", "RGLRU", "RWKV7", "S4D", "S5",
+    "SLSTM", "DeepTransition", "DeltaNet", "Elman", "GatedDeltaNet", "IndRNN", "Jordan", "Mamba", "Mamba2", "MinGRU",
+    "MinLSTM", "Rate", "RetNet", "Window", "cell",
 ]  # fmt: skip
 
 CELLS: dict[str, type[Core]] = {
@@ -45,6 +57,17 @@ CELLS: dict[str, type[Core]] = {
     "s4d": S4D,
     "s5": S5,
     "mamba": Mamba,
+    "mamba2": Mamba2,
+    "retnet": RetNet,
+    "gla": GLA,
+    "hgrn2": HGRN2,
+    "deltanet": DeltaNet,
+    "gated_deltanet": GatedDeltaNet,
+    "kda": KDA,
+    "rwkv7": RWKV7,
+    "mlstm": MLSTM,
+    "slstm": SLSTM,
+    "rglru": RGLRU,
     "hmm": HMM,
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -53,3 +55,23 @@ def memory(b_i: Tensor, b_f: Tensor | None, forget_bias: float, t_max: float | N
         b_f.copy_(forget)
     if b_f is None or t_max is not None:  # 1 - i = s(forget): coupled, or so that the cell stays bounded
         b_i.copy_(-forget)
+
+
+@torch.no_grad()
+def convolution(w: Tensor) -> None:
+    """The taps w (K, C) of a convolution of each channel by itself: as large a sum of K inputs as each of them."""
+    nn.init.uniform_(w, -(len(w) ** -0.5), len(w) ** -0.5)
+
+
+@torch.no_grad()
+def step_lengths(b: Tensor, low: float, high: float) -> None:
+    """Where softplus(b) is a length of step: log-uniform, so that channels differ in time scale."""
+    dt = torch.empty_like(b, dtype=torch.float64).uniform_(math.log(low), math.log(high)).exp_()
+    b.copy_(torch.log(torch.expm1(dt)))
+
+
+@torch.no_grad()
+def rates(A_log: Tensor) -> None:
+    """The rate A = exp(A_log) of the decay exp(-dt A), from 1 to 16 (Mamba-2, section 7): with steps of 0.001 to 0.1,
+    memories of one to a thousand steps."""
+    A_log.copy_(torch.empty_like(A_log, dtype=torch.float64).uniform_(1.0, 16.0).log())

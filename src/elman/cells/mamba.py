@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from elman import kernels
+from elman.cells import initial
 from elman.core import Block, Core
 from elman.errors import InputError
 from elman.kernels.builder import Builder, Slot
@@ -79,13 +80,11 @@ class Mamba(Core):
     def reset_parameters(self) -> None:
         for weight in (self.U, self.S, self.V, self.W):
             nn.init.uniform_(weight, -(weight.shape[1] ** -0.5), weight.shape[1] ** -0.5)
-        nn.init.uniform_(self.w, -(self.conv**-0.5), self.conv**-0.5)
+        initial.convolution(self.w)
         nn.init.zeros_(self.c)
         # S4D-Real (section 3.6): A_n = -n, so that each channel has time scales from dt to dt / N.
         self.A_log.copy_(torch.log(torch.arange(1, self.state_size + 1)).expand_as(self.A_log))
-        # softplus(b) is the step where r = 0: log-uniform, so that the channels differ in time scale.
-        dt = torch.empty_like(self.b, dtype=torch.float64).uniform_(math.log(DT_MIN), math.log(DT_MAX)).exp_()
-        self.b.copy_(torch.log(torch.expm1(dt)))
+        initial.step_lengths(self.b, DT_MIN, DT_MAX)  # softplus(b) is the step where r = 0
         nn.init.ones_(self.D)
 
     def init_state(self, batch_size: int) -> MambaState:

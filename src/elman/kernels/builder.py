@@ -180,7 +180,7 @@ class Builder(ABC):
     def l2_norm(self, x: Slot, eps: float, heads: int = 1) -> Slot:
         """x / sqrt(sum x^2 + eps), for each of the heads of each row."""
         N = x.width // heads
-        return self.rms_norm(x, torch.full((N,), N**-0.5), eps / N, heads)
+        return self.rms_norm(x, torch.full((N,), N**-0.5, dtype=self.dtype), eps / N, heads)
 
     @abstractmethod
     def concat(self, parts: Sequence[Slot]) -> Slot:

@@ -8,7 +8,8 @@ Unstreamable, and the module is scanned in steps of one instead.
     linear, sigmoid, tanh, softplus, silu, log, exp, layer_norm, rms_norm, l2_norm, torch.relu, abs
     +, -, *, /, torch.maximum and clamp with a value, a number or a tensor, as wide or of one column on the right
     torch.where(value > 0, a, b), a and b values or numbers
-    of the last axis: chunk, split into given widths, x[..., a:b:step], x[..., [columns]], and torch.cat of values
+    of the last axis: chunk, split into given widths, x[..., a:b:step], x[..., [columns]], repeat_interleave, and
+    torch.cat of values
 """
 
 from __future__ import annotations
@@ -106,6 +107,12 @@ class Traced:
             Traced(self.builder, self.builder.cut(self.slot, start, width))
             for start, width in zip(starts, widths, strict=True)
         )
+
+    def repeat_interleave(self, repeats: int, dim: int = 0) -> Traced:
+        if dim != -1:
+            raise Unstreamable(f"a value repeated along axis {dim}")
+        columns = [column for column in range(self.slot.width) for _ in range(repeats)]
+        return Traced(self.builder, self.builder.gather(self.slot, columns))
 
     def _constant(self, value: float) -> Traced:
         return Traced(self.builder, self.builder.constant(torch.full((self.slot.width,), value)))
