@@ -290,6 +290,8 @@ def test_a_forecast_without_a_frame_to_be_like(forecasts, monkeypatch):
         forecast.to_frame(3)
     with pytest.raises(InputError, match="column 'unique_id' cannot have the type"):
         forecast._replace(names=["a", "b"]).to_frame(pl.DataFrame({"unique_id": [1]}))
+    with pytest.raises(InputError, match="column 'unique_id' would lose values in the type category"):
+        forecast.to_frame(pd.DataFrame({"unique_id": pd.Series(["other"], dtype="category")}))
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(MissingExtraError, match=r"needs polars, .* pip install 'elman\[frames\]'"):
         forecast.to_frame("polars")
@@ -316,3 +318,23 @@ def test_several_targets_have_their_names_before_what_is_said():
 
 def test_a_frame_of_columns():
     assert frame_of({"a": [1]}, "polars").rows() == [(1,)] and frame_of({"a": [1]}, "pandas").a.tolist() == [1]
+
+
+def test_hours_of_a_day_do_not_become_one_date():
+    like = pl.DataFrame({"ds": [datetime.date(2024, 1, 1)]})
+    hours = [datetime.datetime(2024, 1, 1, hour) for hour in (0, 1)]
+    with pytest.raises(InputError, match="column 'ds' would lose values in the type Date"):
+        frame_of({"ds": hours}, like, ["ds"])
+    assert frame_of({"ds": hours[:1]}, like, ["ds"])["ds"].to_list() == [datetime.date(2024, 1, 1)]
+
+
+def test_a_series_of_pandas_is_read_by_its_times():
+    """In another order it is the same series, and one with a gap is refused, as frames are."""
+    series = pd.Series([float(day % 7) for day in range(28)], pd.date_range("2025-01-01", periods=28))
+
+    def predict(y):
+        return elman.SeriesForecaster(horizon=3, seasonality=7, kind="seasonal_naive").fit(y).predict().tolist()
+
+    assert predict(series.sample(frac=1, random_state=0)) == predict(series) == predict(series.to_numpy())
+    with pytest.raises(InputError):
+        predict(series.drop(series.index[10]))

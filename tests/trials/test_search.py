@@ -198,6 +198,8 @@ def test_what_is_refused_before_anything_is_trained(tmp_path, monkeypatch, capsy
         ([], "there is no space to search"),
         (["--set", "optim.lr"], "it must be a setting, = and what to try"),
         (["--resume", "auto", "--out", str(tmp_path / "none")], "there is no search in"),
+        (["--set", "optim.lr=log(1e-3,1e-1)", "--set", "optim.lr=choice(1,2)"], "--set names optim.lr twice"),
+        (["--set", "optim.lr=log(1e-3,1e-1)", "--optim.lr=0.1"], "optim.lr is searched, and --optim.lr gives it one"),
         (["--set", "optim.lr=log(1e-3,1e-1)", "--optim.lrr", "1"], "Did you mean 'optim.lr'"),
     ):
         assert main(["search", "--data.train", "embedded", *words]) == 2

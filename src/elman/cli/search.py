@@ -50,9 +50,12 @@ def run(arguments: Sequence[str]) -> int:
 
     base = ["--config", str(out / "base.yaml")] if resumed else []
     settings = read_config([*base, *rest, "--out", str(out)])
+    space = _space(flags, out if resumed else None)
+    if both := [name for name in space if any(word.partition("=")[0] == f"--{name}" for word in rest)]:
+        raise InputError(f"{both[0]} is searched, and --{both[0]} gives it one value; leave one of the two out")
     options = {named.name: getattr(flags, named.name) for named in SearchRequest.options()}
     try:
-        found = search(settings, _space(flags, out if resumed else None), out=out, resume=flags.resume, **options)
+        found = search(settings, space, out=out, resume=flags.resume, **options)
     except KeyboardInterrupt as stop:
         print(f"elman: stopped; to resume: elman search --out {out} --resume auto", file=sys.stderr)
         return stop.exit_code if isinstance(stop, Interrupted) else 130
@@ -76,7 +79,9 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="elman search", usage=USAGE, description=ABOUT, allow_abbrev=False, formatter_class=Both
     )
-    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=SPACE", help="what to try of a setting")
+    parser.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="NAME=SPACE", help="what to try of a setting"
+    )
     parser.add_argument("--space", metavar="FILE", help="a YAML file of such lines: optim.lr: log(1e-4, 1e-2)")
     parser.add_argument("--out", default="runs/search", help="the folder of the search")
     parser.add_argument("--resume", default="never", choices=("never", "auto"), help="auto: continue the one in OUT")
@@ -114,9 +119,13 @@ def _space(flags: argparse.Namespace, resumed: Path | None) -> dict[str, Any]:
     space: dict[str, Any] = {}
     for path in filter(None, (resumed and resumed / SPACE, flags.space)):
         space |= read_space(Path(path).expanduser())
+    named = set()
     for text in flags.set:
-        name, equals, value = text.partition("=")
+        name, equals, value = (part.strip() for part in text.partition("="))
         if not equals:
             raise InputError(f"--set has {json.dumps(text)}; it must be a setting, = and what to try, as {SYNTAX}")
-        space[name.strip()] = value
+        if name in named:
+            raise InputError(f"--set names {name} twice; give one space for it")
+        named.add(name)
+        space[name] = value
     return space

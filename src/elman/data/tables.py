@@ -178,8 +178,18 @@ def frame_of(columns: Mapping[str, Sequence[object]], like: object, typed: Seque
             raise InputError(
                 f"column {name!r} cannot have the type {wanted[name]} that it has in the other frame: {error}"
             ) from error
+        _refuse_loss(name, texts_of(made[name].to_list()), texts_of(column.to_list()), wanted[name])
         made = made.with_columns(column) if kind == "polars" else made.assign(**{name: column})
     return made
+
+
+def _refuse_loss(name: str, before: Sequence[str], after: Sequence[str], kind: object) -> None:
+    """A category that is not among those of a type becomes nothing, and hours of a day become the same date."""
+    if after.count("") > before.count("") or len({*after}) < len({*before}):
+        raise InputError(
+            f"column {name!r} would lose values in the type {kind} that it has in the other frame; "
+            "name pandas or polars in place of that frame"
+        )
 
 
 def _types(frame: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -84,14 +84,18 @@ class SeriesForecaster(Trained[Forecaster]):
         self._store(locals())
 
     def fit(self, y: ArrayLike | Frame) -> Self:
-        """Fit to the numbers (T,) of one series; or to a frame, or a mapping of columns, with a row for each series and
-        time: unique_id, ds, y and covariates. One series needs no unique_id."""
+        """Fit to the numbers (T,) of one series, a Series of pandas by its times; or to a frame, or a mapping of
+        columns, with a row for each series and time: unique_id, ds, y and covariates. One series needs no
+        unique_id."""
         lr = positive("learning_rate", self.learning_rate)
         config = ForecastConfig(
             data=self._section(ForecastDataConfig), model=self._section(ForecastModelConfig),
             optim=self._section(ForecastOptim, lr=lr), training=self._section(ForecastTraining), seed=self._seed(),
         )  # fmt: skip
         frame = isinstance(y, Mapping) or hasattr(y, "columns")
+        times = getattr(getattr(y, "index", None), "inferred_type", "")  # of a Series of pandas
+        if not frame and times in ("datetime64", "period"):
+            y, frame = cast(Any, y).rename(self.target).rename_axis(self.time).reset_index(), True
         self._train(config, {"train": y if frame else self._columns(np.asarray(y))})
         return self
 
