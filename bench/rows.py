@@ -37,7 +37,7 @@ def _gated_row(
 
 def _products() -> list[Row]:
     """F.linear is MKL, which is held to AVX2 on an AMD processor; oneDNN and JAX are not. oneDNN's weight is packed
-    before it is timed; ours is packed inside."""
+    before it is timed; what ours packs, it packs inside."""
     rows = []
     for M, K, N in ((8192, 256, 768), (64, 512, 2048)):
         case = {"family": "product", "mode": "forward", "M": M, "K": K, "N": N}

@@ -118,20 +118,16 @@ def _mamba(case: dict[str, Any]) -> tuple[Run, Outputs]:
 
 
 def _matrix(case: dict[str, Any]) -> tuple[Run, Outputs]:
-    """The decay comes as a logarithm, as others take it. A layer has the factor of q in a gain; so it is multiplied
-    beforehand, unless its gradient is wanted."""
+    """The decay comes as a logarithm and q without its factor, as others take them."""
     B, T, K, rule = case["B"], case["T"], case["K"], case["rule"]
     arrays = {name: torch.from_numpy(array) for name, array in inputs.matrix(rule, B, T, case["H"], K).items()}
     g, S0 = arrays.pop("g"), torch.zeros(B, case["H"], K, K)
     lengths, reset = torch.full((B,), T), torch.zeros(B, T, dtype=torch.bool)
-    if case["mode"] == "forward" and rule != "ssd":
-        arrays["q"] *= K**-0.5
 
     def forward(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, b: Tensor) -> Tensor:
         if rule == "ssd":
             return kernels.matrix_scan(q, k, b[..., None] * v, kernels.exp(-b), S0, lengths, reset)[0]
-        q = q if case["mode"] == "forward" else q * K**-0.5
-        return kernels.matrix_scan(q, k, v, kernels.exp(decay), S0, lengths, reset, b)[0]
+        return kernels.matrix_scan(q * K**-0.5, k, v, kernels.exp(decay), S0, lengths, reset, b)[0]
 
     return functional(case, forward, arrays, g)
 

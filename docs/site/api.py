@@ -22,7 +22,7 @@ PAGES = {
         "Read-outs and distributions",
         ["elman.nn.embed", "elman.nn.readout", "elman.nn.distributions", "elman.nn.crf"],
     ),
-    "train": ("Train and load", ["elman.run", "elman.tasks"]),
+    "train": ("Train, search and load", ["elman.run", "elman.trials.search", "elman.tasks"]),
     "models": (
         "Trained models",
         [

@@ -52,6 +52,8 @@ class Core(nn.Module):
     causal: bool = True  # False for what reads the future (Reverse): it has no step
     output_is_state: bool = False  # True where y is the first leaf of the state
     no_weight_decay: ClassVar[tuple[str, ...]] = ()  # own parameters with two axes that weight decay must leave alone
+    state_weights: ClassVar[tuple[str, ...]] = ()  # own matrices that multiply the state, for WeightDrop
+    poles: ClassVar[tuple[str, ...]] = ()  # own parameters that say how fast it forgets and turns, whatever it reads
     variants: ClassVar[tuple[Options, ...]] = ({},)  # the option sets that the conformance table covers
     block: ClassVar[Block | None] = None  # what its paper puts around it; None if nothing
     keep_gate: str = ""  # the one of `named_gates` that is the share of the state that stays

@@ -133,3 +133,36 @@ def test_heads_that_are_not_a_number_are_named(name: str) -> None:
     for heads in (0, 1.5, "two", True):
         with pytest.raises(InputError, match="heads is"):
             cell(name, 3, 8, heads=heads)
+
+
+class Grouped(Matrix[tuple[Tensor]]):
+    """A decay for each key of a group, which all heads of the group have in common."""
+
+    decays_keys = True
+
+    def __init__(self, heads: int, groups: int, key_size: int) -> None:
+        super().__init__(3, 2 * heads, heads=heads, key_size=key_size, value_size=2, groups=groups)
+        self.widths = [groups * key_size] * 3 + [2 * heads]
+        self.U = nn.Parameter(torch.randn(sum(self.widths), 3))
+
+    def init_state(self, batch_size: int) -> tuple[Tensor]:
+        return (self.zeros(batch_size, self.heads, self.key_size, self.value_size),)
+
+    def terms(self, x: Tensor, past: object) -> Terms:
+        q, k, a, v = kernels.linear(x, self.U).split(self.widths, -1)
+        return Terms(q, k, v, kernels.sigmoid(a))
+
+    def read(self, s: Tensor, terms: Terms) -> Tensor:
+        return s
+
+
+@pytest.mark.skipif("native" not in kernels.available(), reason="a promise of the native kernels")
+@pytest.mark.parametrize(("heads", "groups", "key_size"), [(4, 2, 2), (4, 2, 3), (6, 3, 1)])
+def test_heads_of_a_group_share_decays_of_keys_in_a_stream_too(heads: int, groups: int, key_size: int) -> None:
+    """As wide as there are heads in the first case: the stream must not take them for one decay a head."""
+    torch.manual_seed(0)
+    core, x = Grouped(heads, groups, key_size), torch.randn(2, 6, 3)
+    y, _ = core.scan(x)
+    stream = Stream(core, 2)
+    assert stream.native
+    assert torch.equal(torch.stack([torch.as_tensor(stream.step(x[:, t])) for t in range(6)], 1), y.detach())

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from elman.cells import CELLS
 from elman.errors import InputError
 from elman.tasks.forecast.config import ForecastModelConfig
 from elman.tasks.network import NetworkConfig, core, resolve_defaults
@@ -40,6 +41,34 @@ def test_layers_and_options_reach_the_cells():
     assert len(cells) == 3
     plain, other = (scanned(NetworkConfig(cell="elman", size=4, options=o), x) for o in ({}, {"phi": "relu"}))
     assert plain.min() < 0 <= other.min()
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("name", [name for name, kind in CELLS.items() if kind.state_weights])
+def test_weights_that_multiply_the_state_are_dropped_in_training_alone(name, bidirectional):
+    """The first step of a row reads no state: nothing is dropped there. With p = 0.999 hardly a weight is left."""
+    x = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(1))
+    configs = [NetworkConfig(cell=name, size=64, weight_dropout=p) for p in (0.0, 0.999)]
+    whole, dropped = (scanned(config, x, bidirectional=bidirectional) for config in configs)
+    assert torch.equal(whole, dropped)
+    torch.manual_seed(0)
+    network = core(configs[1], 4, bidirectional=bidirectional)
+    first, second = network.scan(x)[0], network.scan(x)[0]
+    torch.testing.assert_close(first[:, 0, :64], whole[:, 0, :64])
+    assert not torch.allclose(first[:, 1:, :64], whole[:, 1:, :64], atol=1e-3)
+    if bidirectional:
+        torch.testing.assert_close(first[:, -1, 64:], whole[:, -1, 64:])
+        assert not torch.allclose(first[:, :-1, 64:], whole[:, :-1, 64:], atol=1e-3)
+    assert not torch.equal(first, second)  # each scan draws its own
+
+
+def test_weight_dropout_is_refused_where_nothing_would_be_dropped():
+    with pytest.raises(InputError, match=r"^model\.weight_dropout is 0\.5; .* these of mingru are residual blocks"):
+        core(NetworkConfig(cell="mingru", size=4, weight_dropout=0.5), 3)
+    with pytest.raises(InputError, match=r"and IndRNN has none\. Cells that have: elman, rate, lstm, gru, mgu$"):
+        core(NetworkConfig(cell="indrnn", size=4, weight_dropout=0.5), 3)
+    with pytest.raises(InputError, match="weight_dropout is 1"):
+        core(NetworkConfig(cell="gru", size=4, weight_dropout=1.0), 3)
 
 
 @pytest.mark.parametrize(("kind", "name"), [(NetworkConfig, "residual"), (ForecastModelConfig, "residual_layers")])

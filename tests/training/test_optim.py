@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from elman.cells import CELLS, cell
-from elman.compose import Dense, stack
+from elman.compose import Dense, blocks, stack
 from elman.errors import FileError, InputError
 from elman.nn.embed import Embedding
 from elman.nn.readout import Softmax
@@ -198,11 +198,31 @@ def test_embeddings_have_a_learning_rate_of_their_own_and_do_not_decay(name):
     assert {key for key, change in moved(0.0, 1.0, 0.5).items() if change.any()} == {"dense.weight"}
 
 
-def test_undecayed_must_name_a_parameter():
-    class Mistyped(torch.nn.Linear):
-        no_weight_decay = ("wieght",)
+@pytest.mark.parametrize("name", optim.OPTIMISERS)
+def test_poles_have_a_learning_rate_of_their_own_and_do_not_decay(name):
+    """As above, of a linear recurrence in its block."""
 
-    with pytest.raises(InputError, match=r"Mistyped\.no_weight_decay names 'wieght'"):
+    def moved(gradient, factor, decay):
+        model = blocks("lru", 3, 4)
+        optimiser = optim.optimiser(OptimConfig(name=name, lr=1.0, pole_lr=factor, weight_decay=decay), model)
+        optim.set_lr(optimiser, 0.1)
+        before = {key: p.detach().clone() for key, p in model.named_parameters()}
+        for p in model.parameters():
+            p.grad = torch.full_like(p, gradient)
+        optimiser.step()
+        return {key: before[key] - p.detach() for key, p in model.named_parameters()}
+
+    for key, change in moved(1.0, 0.25, 0.0).items():
+        rate = 0.025 if key.split(".")[-1] in ("nu", "theta") else 0.1
+        torch.testing.assert_close(change, torch.full_like(change, rate), atol=1e-6, rtol=0)
+    decayed = {key.split(".")[-1] for key, change in moved(0.0, 1.0, 0.5).items() if change.any()}
+    assert decayed == {"B", "C", "U"}
+
+
+@pytest.mark.parametrize("listed", ["no_weight_decay", "poles"])
+def test_what_a_module_lists_must_be_its_parameters(listed):
+    Mistyped = type("Mistyped", (torch.nn.Linear,), {listed: ("wieght",)})
+    with pytest.raises(InputError, match=rf"Mistyped\.{listed} names 'wieght'"):
         optim.kinds(Mistyped(1, 1))
 
 
@@ -267,6 +287,8 @@ KEPT = {
     "rglru": "b c b_a b_x L o",
     "hmm": "log_pi log_P",
 }
+# Of those, what a state is multiplied by at every step, whatever is read.
+POLES = {"lru": "nu theta", "s4d": "log_dt A_log A_im", "s5": "log_dt A_log A_im"}
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -275,7 +297,9 @@ def test_what_decays_in_every_cell_with_every_option(name):
     for options in CELLS[name].variants:
         for input_size in (4,) if name == "hmm" else (3, 4):  # a map of the input may be left out where sizes agree
             for parameter, kind in optim.kinds(cell(name, input_size, 4, **options)).items():
-                assert kind == {True: "decayed", False: "kept"}[parameter in DECAYED[name].split()], parameter
+                pole = parameter in POLES.get(name, "").split()
+                kept = "pole" if pole else "kept"
+                assert kind == ("decayed" if parameter in DECAYED[name].split() else kept), parameter
                 seen.add(parameter)
     assert seen == {*DECAYED[name].split(), *KEPT[name].split()}
 
@@ -300,7 +324,7 @@ def test_bad_names():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("embedding_lr", -1), ("warmup", 1.5), ("lr", float("inf")), ("lr", float("nan")),
+        ("embedding_lr", -1), ("pole_lr", -1), ("warmup", 1.5), ("lr", float("inf")), ("lr", float("nan")),
         ("betas", (0.9, 1.0)), ("betas", (-0.1, 0.9)), ("momentum", -1),
         ("momentum", 1), ("weight_decay", -0.1), ("warmup", -1), ("final_lr", -1), ("factor", -2), ("patience", -1),
         ("clip_norm", -1), ("clip_value", float("nan")),

@@ -31,6 +31,7 @@ class Elman(Gated[ElmanState]):
     (torch.Size([2, 5, 4]), torch.Size([2, 4]))
     """
 
+    state_weights = ("W",)
     variants = ({}, {"phi": "relu"})
 
     def __init__(self, input_size: int, size: int, *, phi: str = "tanh") -> None:

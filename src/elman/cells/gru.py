@@ -41,6 +41,7 @@ class GRU(Gated[GRUState]):
     """
 
     sigmoid_gates, keep_gate = ("r", "z"), "z"
+    state_weights = ("W",)
     variants = ({}, {"reset_after": False}, {"layer_norm": True}, {"reset_after": False, "layer_norm": True})
 
     def __init__(self, input_size: int, size: int, *, reset_after: bool = True, layer_norm: bool = False) -> None:

@@ -40,6 +40,7 @@ class LRU(Diagonal[LRUState]):
     is_complex = True
     variants = ({}, {"state_size": 3, "r_min": 0.4, "r_max": 0.9, "max_phase": 0.5})
     no_weight_decay = ("D",)
+    poles = ("nu", "theta")
 
     def __init__(
         self,

@@ -52,6 +52,7 @@ class LSTM(Gated[LSTMState]):
     (torch.Size([2, 5, 4]), torch.Size([2, 4]), torch.Size([2, 8]))
     """
 
+    state_weights = ("W",)
     variants = (
         {},
         {"peephole": True},

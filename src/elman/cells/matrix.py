@@ -114,7 +114,10 @@ class Matrix(Core, Generic[S]):
         a, b, alpha, beta = (
             None if t is None else slot_of(builder, t) for t in (terms.a, terms.b, terms.alpha, terms.beta)
         )
-        sizes = (self.heads, self.key_size, self.value_size)
+        sizes = H, K, _ = (self.heads, self.key_size, self.value_size)
+        if a is not None and self.decays_keys and a.width < H * K:  # one for each key of a group, for all of its heads
+            each = H * K // a.width
+            a = builder.gather(a, [head // each * K + key for head in range(H) for key in range(K)])
         s = traced(builder, builder.matrix(sizes, q, k, v, a, state[0], b, alpha, beta))
         if self.normalises:
             ones = builder.constant(torch.ones(self.heads))

@@ -30,6 +30,7 @@ class MGU(Gated[MGUState]):
     """
 
     sigmoid_gates = ("f",)
+    state_weights = ("W",)
 
     def __init__(self, input_size: int, size: int) -> None:
         super().__init__(input_size, size)

@@ -39,6 +39,7 @@ class Rate(Gated[RateState]):
     (True, True)
     """
 
+    state_weights = ("W",)
     variants = ({}, {"phi": "tanh", "dt": 1.0, "tau": 1.0}, {"dale": 0.8, "baseline": 0.5})
 
     def __init__(

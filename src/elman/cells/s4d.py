@@ -45,6 +45,7 @@ class S4D(Bank[S4DState]):
 
     variants = ({}, {"init": "inv", "state_size": 6, "dt_min": 0.01, "dt_max": 0.5})
     no_weight_decay = ("A_log", "A_im")
+    poles = ("log_dt", "A_log", "A_im")
 
     def __init__(
         self,

@@ -52,6 +52,7 @@ class S5(Diagonal[S5State]):
     is_complex = True
     variants = ({}, {"init": "lin", "state_size": 6, "dt_min": 0.01, "dt_max": 0.5})
     no_weight_decay = ("D",)
+    poles = ("log_dt", "A_log", "A_im")
 
     def __init__(
         self,

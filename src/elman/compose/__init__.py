@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import warnings
 
+from elman.cells import CELLS, check_options
 from elman.cells import cell as build_cell
-from elman.cells import check_options
 from elman.compose.dropout import Dropout, WeightDrop, Zoneout
 from elman.compose.pointwise import ACTIVATIONS, GLU, Dense, Norm
 from elman.compose.pool import Pool
@@ -29,6 +29,7 @@ from elman.compose.recompute import Recompute, save_bfloat16
 from elman.compose.series import Columns, Lags, Scale
 from elman.compose.structure import Bidirectional, Parallel, Residual, Reverse, Stack
 from elman.core import Block, Core
+from elman.errors import InputError
 from elman.options import fraction, whole
 
 __all__ = [
@@ -48,6 +49,7 @@ def stack(
     residual: bool = False,
     norm: str | None = None,
     dropout: float = 0.0,
+    weight_dropout: float = 0.0,
     **options: object,
 ) -> Stack:
     """The usual network of cells called `cell` (or of a class of yours), built from the combinators above; `options`
@@ -55,21 +57,23 @@ def stack(
 
     A layer is a cell of `size`, or two if bidirectional (then its output is 2 * size wide). `norm` ("layer" or "rms")
     comes before the cell; `dropout` after every layer but the last; `residual` adds the input of the layer to that,
-    except where the widths differ: in layer 0, unless input_size is as wide as a layer's output.
+    except where the widths differ: in layer 0, unless input_size is as wide as a layer's output. `weight_dropout` is
+    the WeightDrop of what multiplies the state, in gated cells.
 
     >>> stack("lstm", 8, 16, layers=3, bidirectional=True, residual=True, norm="layer", dropout=0.2).output_size
     32
     """
     layers, dropout = whole("layers", layers), fraction("dropout", dropout)
-    check_options(cell, options, others=("layers", "bidirectional", "residual", "norm", "dropout"))
+    others = ("layers", "bidirectional", "residual", "norm", "dropout", "weight_dropout")
+    check_options(cell, options, others=others)
     if dropout and layers == 1:
         warnings.warn(f"dropout is {dropout}, between layers, and there is only one: it does nothing", stacklevel=2)
     parts: list[Core] = []
     for i in range(layers):
         width = parts[-1].output_size if parts else input_size
-        layer: Core = build_cell(cell, width, size, **options)
+        layer = _dropping(build_cell(cell, width, size, **options), weight_dropout)
         if bidirectional:
-            layer = Bidirectional(layer, build_cell(cell, width, size, **options))
+            layer = Bidirectional(layer, _dropping(build_cell(cell, width, size, **options), weight_dropout))
         if norm is not None:
             layer = Stack(Norm(width, kind=norm), layer)
         if dropout and i < layers - 1:
@@ -78,6 +82,19 @@ def stack(
             layer = Residual(layer)
         parts.append(layer)
     return Stack(*parts)
+
+
+def _dropping(core: Core, p: float) -> Core:
+    """The core, of whose weights that multiply the state some are dropped in training."""
+    if not fraction("weight_dropout", p):
+        return core
+    if not core.state_weights:
+        usable = ", ".join(name for name, kind in CELLS.items() if kind.state_weights)
+        raise InputError(
+            f"weight_dropout is {p}; it acts on weights that multiply the state, and {type(core).__name__} has none. "
+            f"Cells that have: {usable}"
+        )
+    return WeightDrop(core, p, names=core.state_weights)
 
 
 def blocks(

@@ -30,6 +30,7 @@ class NetworkConfig:
         residual: add the input of a layer to its output
         norm: the norm before each layer, layer or rms; null for none
         dropout: the dropout between layers
+        weight_dropout: the dropout of the weights that multiply the state, the same at all steps; of gated cells
     """
 
     cell: str = one_of("gru", CELLS)
@@ -40,6 +41,7 @@ class NetworkConfig:
     residual: bool = False
     norm: str | None = one_of(None, NORMS)
     dropout: float = 0.0
+    weight_dropout: float = 0.0
 
     @property
     def adds_input(self) -> bool:
@@ -106,5 +108,11 @@ def core(config: NetworkConfig, width: int, *, bidirectional: bool = False) -> C
     layers: Options = {"layers": config.layers, "norm": config.norm, "bidirectional": bidirectional, **config.options}
     if block_of(config) == "plain":
         between = config.dropout if config.layers != 1 else 0.0
-        return stack(config.cell, width, config.size, residual=config.adds_input, dropout=between, **layers)
+        layers |= {"residual": config.adds_input, "dropout": between, "weight_dropout": config.weight_dropout}
+        return stack(config.cell, width, config.size, **layers)
+    if config.weight_dropout:
+        raise InputError(
+            f"model.weight_dropout is {config.weight_dropout}; it is for plain layers, as of lstm or gru, and these of "
+            f"{config.cell} are residual blocks: leave it at 0"
+        )
     return blocks(config.cell, width, config.size, dropout=config.dropout, **layers)

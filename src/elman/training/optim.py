@@ -3,6 +3,7 @@
 What a parameter is, decides how it is changed:
 
     embedding  a table of vectors: its learning rate has a factor of its own, and it does not decay
+    pole       named in its module's `poles`: its learning rate has a factor of its own, and it does not decay
     kept       fewer than two axes (biases, gains, norms), or named in its module's `no_weight_decay`: does not decay
     decayed    everything else: the dense matrices
 
@@ -29,8 +30,8 @@ from elman.options import fraction, number, positive, whole
 
 OPTIMISERS = ("adamw", "sgd", "adagrad")
 SCHEDULES = ("constant", "cosine", "plateau")
-NOT_NEGATIVE = ("embedding_lr", "weight_decay", "final_lr", "factor", "clip_norm", "clip_value")
-KINDS = ("embedding", "kept", "decayed")
+NOT_NEGATIVE = ("embedding_lr", "pole_lr", "weight_decay", "final_lr", "factor", "clip_norm", "clip_value")
+KINDS = ("embedding", "pole", "kept", "decayed")
 LARGE = 1 << 18  # numbers in a table from which on it is worth it to change some rows only
 
 
@@ -42,6 +43,8 @@ class OptimConfig:
         name: adamw, sgd or adagrad
         lr: the learning rate after the warm-up
         embedding_lr: the learning rate of embeddings, as a factor of lr
+        pole_lr: the learning rate of the poles of linear recurrences (lru, s4d, s5), as a factor of lr; an error in
+            a pole grows with the steps that it remembers, so that long memories need less than 1
         weight_decay: shrinks the dense matrices; never biases, gains, embeddings or the constants of a recurrence
         momentum: the momentum of sgd
         betas: the decay rates of the moments of adamw
@@ -58,6 +61,7 @@ class OptimConfig:
     name: str = one_of("adamw", OPTIMISERS)
     lr: float = 0.002
     embedding_lr: float = 1.0
+    pole_lr: float = 1.0
     weight_decay: float = 0.01
     momentum: float = 0.9
     betas: tuple[float, float] = (0.9, 0.99)
@@ -87,18 +91,17 @@ def check(config: OptimConfig) -> None:
 
 
 def kinds(model: nn.Module) -> dict[str, str]:
-    """What each parameter of a model that takes a gradient is: "embedding", "kept" or "decayed", by its name.
+    """What each parameter of a model that takes a gradient is, one of KINDS, by its name.
 
     >>> kinds(nn.Linear(3, 2))
     {'weight': 'decayed', 'bias': 'kept'}
     """
     found: dict[Tensor, str] = {}
     for module in model.modules():
-        for name in getattr(module, "no_weight_decay", ()):
-            if not hasattr(module, name):  # an option may have left it out, then it is None
-                raise InputError(
-                    f"{type(module).__name__}.no_weight_decay names {name!r}, which is not a parameter of it"
-                )
+        for listed in ("no_weight_decay", "poles"):
+            for name in getattr(module, listed, ()):
+                if not hasattr(module, name):  # an option may have left it out, then it is None
+                    raise InputError(f"{type(module).__name__}.{listed} names {name!r}, which is not a parameter of it")
         for name, parameter in module.named_parameters(recurse=False):
             found[parameter] = min(found.get(parameter, "decayed"), _kind(module, name, parameter), key=KINDS.index)
     return {name: found[parameter] for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -107,6 +110,8 @@ def kinds(model: nn.Module) -> dict[str, str]:
 def _kind(module: nn.Module, name: str, parameter: Tensor) -> str:
     if isinstance(module, Embedding | nn.Embedding):
         return "embedding"
+    if name in getattr(module, "poles", ()):
+        return "pole"
     return "kept" if parameter.dim() < 2 or name in getattr(module, "no_weight_decay", ()) else "decayed"
 
 
@@ -119,11 +124,12 @@ def optimiser(config: OptimConfig, model: nn.Module) -> torch.optim.Optimizer:
     rows = _tables(model) if config.name == "adagrad" else set()
     members["rows"] = [(name, parameter) for name, parameter in members["embedding"] if parameter in rows]
     members["embedding"] = [(name, parameter) for name, parameter in members["embedding"] if parameter not in rows]
+    factors = {"embedding": config.embedding_lr, "rows": config.embedding_lr, "pole": config.pole_lr}
     groups = [
         {
             "params": members[kind],
             "weight_decay": config.weight_decay if kind == "decayed" else 0.0,
-            "factor": config.embedding_lr if kind in ("embedding", "rows") else 1.0,
+            "factor": factors.get(kind, 1.0),
             "rows": kind == "rows",
         }
         for kind in members
@@ -175,7 +181,7 @@ def by_rows(optimiser: torch.optim.Optimizer, alone: bool = True) -> Iterator[No
 
 
 def set_lr(optimiser: torch.optim.Optimizer, lr: float) -> None:
-    """Set the learning rate, that of embeddings by their factor."""
+    """Set the learning rate, that of embeddings and poles by their factors."""
     for group in optimiser.param_groups:
         group["lr"] = lr * group["factor"]
 

@@ -54,7 +54,7 @@ def test_a_run_that_was_stopped_has_none_and_resumes_to_the_same_bytes(tmp_path)
 
     with pytest.raises(Stop):
         elman.train(config(tmp_path / "run"), {"train": ROWS}, callback=stop, progress=False)
-    half = elman.load(tmp_path / "run")
+    half = elman.load(tmp_path / "run" / "last")
     assert half.state.names == []
     with pytest.raises(InputError, match="resume the run"):
         half.forecast(half.state, 3)

@@ -13,15 +13,16 @@ import torch
 
 from elman import random
 from elman.cli import main
+from elman.compose import WeightDrop
 from elman.data import Position
 from elman.decoding import Sampling
 from elman.errors import InputError
 from elman.nn.distributions import Categorical
 from elman.run import load, train
 from elman.tasks import plots
-from elman.tasks.translate.data import PairReader, Pairs, batch_of
+from elman.tasks.translate.data import Pair, PairReader, Pairs, batch_of, fit
 from elman.tasks.translate.metrics import exposure
-from elman.tasks.translate.model import Search, TranslateModelConfig
+from elman.tasks.translate.model import Search, TranslateModelConfig, build
 from elman.tasks.translate.seq2seq import smoothed_loss
 from elman.tasks.translate.task import (
     DecodingConfig,
@@ -331,3 +332,11 @@ def test_the_share_of_unknown_words_is_said(tmp_path, capfd):
     assert main(["evaluate", config.out, *valid, "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
     assert (found["unknown_source"], found["unknown_target"]) == (pytest.approx(2 / 6), pytest.approx(1 / 4))
+
+
+@pytest.mark.parametrize(("attention", "feeding"), [("additive", False), ("general", True), ("general", False)])
+def test_weights_are_dropped_in_both_directions_of_the_encoder_and_in_the_decoder(attention, feeding):
+    config = TranslateModelConfig(size=4, embedding_size=3, attention=attention, feeding=feeding, weight_dropout=0.4)
+    model = build(config, fit([Pair("a b", "b a", "here")], "word", False, 1, 10))
+    assert [part.p for part in model.encoder.modules() if isinstance(part, WeightDrop)] == [0.4, 0.4]
+    assert [part.p for part in model.decoder.modules() if isinstance(part, WeightDrop)] == [0.4]

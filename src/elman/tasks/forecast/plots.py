@@ -64,7 +64,7 @@ def _draw(forecast: Forecast, recent: NDArray[np.float64], truth: NDArray[np.flo
 def html(forecast: Forecast) -> str:
     """The first few series of a forecast, drawn without matplotlib, and its numbers, for a notebook."""
     fans = "".join(_fan(forecast, i) for i in range(min(SHOWN, len(forecast.names))))
-    header, *rows = csv.reader(forecast.lines("series", "time"))
+    header, *rows = csv.reader(forecast._replace(id="series", time="time").lines())
     return f"<div>{fans}{Table(f'{len(forecast.names)} series', header, rows)._repr_html_()}</div>"
 
 

@@ -102,7 +102,7 @@ def _layers(config: TranslateModelConfig, width: int, layers: int, *, bidirectio
 
 def _first(config: TranslateModelConfig, width: int) -> Core:
     """The layer whose recurrence depends on the attention: the bare cell, which has a native loop, or a block."""
-    if network.block_of(config) == "plain":
+    if network.block_of(config) == "plain" and not config.weight_dropout:
         return cell(config.cell, width, config.size, **config.options)
     return _layers(config, width, 1)
 
