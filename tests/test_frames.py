@@ -193,6 +193,7 @@ def test_a_wide_frame_is_m4s(frame, tmp_path):
         (lambda f: f.assign(y=["many", *f.y[1:]]), "column 'y' has a value that is not a number"),
         (lambda f: f.rename(columns={"y": "z"}), "the data have no column 'y'"),
         (lambda f: f.rename_axis("ds"), "the column 'ds' twice"),
+        (lambda f: f.rename(columns={"kind": "y"}), "the column 'y' twice"),
         (lambda f: f.set_index(f.ds.rename(None)).drop(columns="ds"), "the data have no column 'ds'"),
         (lambda f: f.assign(ds=f.ds + pd.Timedelta("500ms")), "with a fraction of a second"),
         (lambda f: pl.LazyFrame(SERIES), "collect a lazy one first"),
@@ -277,6 +278,12 @@ def test_a_forecast_is_a_frame_like_the_one_that_was_read(forecasts, kind):
     assert values["mean"] == forecast.mean.ravel().tolist() and values["q0.9"] == (
         forecast.quantiles[..., 2].ravel().tolist()
     )
+
+
+def test_types_are_those_of_an_index_too(forecasts):
+    rows, forecast = forecasts["pandas"]
+    made = forecast.to_frame(rows.set_index(["unique_id", "ds"]))
+    assert (made.unique_id.dtype, made.ds.dtype) == (rows.unique_id.dtype, rows.ds.dtype)
 
 
 def test_a_forecast_without_a_frame_to_be_like(forecasts, monkeypatch):

@@ -134,6 +134,24 @@ def test_what_commands_took_is_added_up(tmp_path: Path, monkeypatch: pytest.Monk
     assert commands[0][1:] == ["-m", "elman", "train", "--seed", "7", "--model.options", "{}"]
 
 
+@pytest.mark.parametrize(("runs", "extras"), [([0], {"bleu": 2.5}), ([0, 1], {})])
+def test_other_scores_are_kept_of_a_single_run(
+    store: Path, monkeypatch: pytest.MonkeyPatch, runs: list[int], extras: dict[str, float]
+) -> None:
+    """Beside a mean they would be those of the last run."""
+    stored = results.read(store)
+    stored["rows"][0] |= {"runs": runs, "others": {"bleu": {"name": "bleu"}}}
+    results.write(store, stored)
+    monkeypatch.setattr(results, "run_commands", lambda commands, run, place: ("", USAGE))
+    monkeypatch.setattr(results, "score", lambda rule, run, place, output: 2.5 if rule == {"name": "bleu"} else 0.5)
+    assert measure(store)["extras"] == extras
+
+
+def test_data_may_lie_in_the_folder_itself(store: Path, tmp_path: Path) -> None:
+    results.prepare(ROW, results.read(store)["data"], tmp_path / "data" / "tiny", tmp_path / "work")
+    assert (tmp_path / "work" / "tiny" / "tiny.yaml").read_text() == TINY
+
+
 def test_a_row_that_was_stored_meanwhile_stays(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(commands: list[str], run: int, place: Path) -> tuple[str, results.Usage]:
         others = results.read(store)
@@ -159,6 +177,12 @@ def test_where_nobody_knows_what_ran_no_time_is_stored(store: Path, monkeypatch:
     monkeypatch.setattr(results, "run_commands", lambda commands, run, place: ("", USAGE))
     monkeypatch.setattr(results, "score", lambda rule, run, place, output: 0.5)
     assert measure(store)["minutes"] is None
+
+
+def test_what_was_stolen_counts_and_waiting_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stat").write_text("cpu  1 20 300 4000 50000 600000 7000000 80000000 9 9\ncpu0 1 1\n")
+    monkeypatch.setattr(results, "Path", lambda name: tmp_path / Path(name).name)
+    assert results.busy_seconds() == 87600321 / results.TICKS
 
 
 def test_the_machine_counts_what_works() -> None:

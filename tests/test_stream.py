@@ -587,6 +587,13 @@ def test_a_digest_sees_signs_exponents_and_places(shape, dtype) -> None:
     assert len({kernels.digest(x) for x in [w, *changed]}) == len(different) > 6
 
 
+@native_only
+def test_a_digest_sees_every_number_alone() -> None:
+    """Three rounds of 256 bytes, and a part of one."""
+    one = torch.eye(200)
+    assert len({kernels.digest(row.clone()) for row in (torch.zeros(200), *one, *-one)}) == 401
+
+
 class Scaled(Softmax):
     """With a setting of some type."""
 

@@ -75,6 +75,17 @@ def test_the_stabiliser_cancels_out(kernel: str, randomised) -> None:
 
 
 @torch.no_grad()
+def test_memories_start_as_in_the_authors_code() -> None:
+    """Of 20 steps in the first head, of 400 in the last, whatever the input."""
+    torch.manual_seed(0)
+    core = MLSTM(64, 128)
+    f = (torch.randn(500, 64) @ core.W.T + core.b)[:, 2:]
+    steps = -1 / torch.nn.functional.logsigmoid(f)
+    assert steps[:, 0].min() > 10 and steps[:, 0].max() < 40
+    assert steps[:, 1].min() > 200 and steps[:, 1].max() < 800
+
+
+@torch.no_grad()
 def test_gates_beyond_the_range_of_float32_stay_finite() -> None:
     """A thousand steps that each multiply by exp(15) would overflow after six without m."""
     torch.manual_seed(0)

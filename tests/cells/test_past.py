@@ -46,6 +46,14 @@ def test_a_scan_remembers_what_steps_do(name: str, first: bool) -> None:
         torch.testing.assert_close(past.after["leaf"][b : b + 1], state)
 
 
+def test_the_input_before_is_not_what_becomes_of_it() -> None:
+    """Who gives an input may write the next one into the same memory."""
+    x, step = torch.ones(2, C), StepPast({"leaf": torch.zeros(2, C)})
+    step.shift("leaf", x)
+    x.zero_()
+    assert step.after["leaf"].tolist() == [[1.0] * C] * 2
+
+
 def test_a_turn_stays_on_the_circle() -> None:
     """In float32 the leaf itself drifts off it, by what rounding adds in each of many steps."""
     theta = torch.tensor([1.0, 0.01, 1e-4], dtype=F64)

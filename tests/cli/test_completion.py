@@ -52,10 +52,12 @@ def proposed(line: str) -> list[str] | None:
         ("elman train --model.cell gr", ["gru"]),
         ("elman train --model.cell=gr", ["--model.cell=gru"]),
         ("elman train --config run.yaml --model.cell r", ["recursive"]),
+        ("elman train --config 'runs/my tags/config.yaml' --config run.yaml --model.cell r", ["recursive"]),
         ("elman train --out 'runs/my tags' --resume auto --data.sch", ["--data.scheme"]),
         ("elman train --data.sch", None),  # a language model has no scheme
         ("elman train --task tag --model.residual ", ["true", "false"]),
         ("elman train --task hmm --model.emission p", ["poisson"]),
+        ("elman train --log tensorboard w", ["wandb"]),  # it takes several
         ("elman train --task ", list(TASKS)),
         ("elman train --model.size ", None),
         ("elman train --model.options ", None),
@@ -100,6 +102,13 @@ def test_every_verb_setting_and_cell_is_proposed() -> None:
 def test_a_saved_model_says_its_task(tmp_path: Path) -> None:
     (tmp_path / "model.json").write_text('{"task": "tag"}')
     assert proposed(f"elman evaluate {tmp_path} --str") == ["--strict"]
+
+
+def test_a_colon_is_not_where_zsh_finds_the_meaning(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "runs" / "a:b").mkdir()
+    (here / "runs" / "a:b" / "config.yaml").write_text("task: lm\n")
+    assert main(["completion", "zsh", "--line", "elman predict runs/a"]) == 0
+    assert capsys.readouterr().out == "runs/a\\:b\n"
 
 
 def test_names_that_are_proposed_are_accepted_and_others_are_not(tmp_path: Path) -> None:

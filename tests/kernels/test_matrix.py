@@ -74,8 +74,10 @@ def case(
     tensors["a"] = randn(B, T, *decays[decay]).sigmoid() if decay != "none" else None  # type: ignore[assignment]
     if correction == "delta":
         tensors["b"] = randn(B, T, H).sigmoid()
-    if correction == "general":
+    if correction.startswith("general"):
         tensors["alpha"], tensors["beta"] = randn(B, T, G, K) * K**-0.5, -randn(B, T, H, K) * 0.5 * K**-0.5
+    if correction == "general, by head and by group":
+        tensors["alpha"], tensors["beta"] = tensors["beta"], tensors["alpha"]
     lengths = torch.randint(0, T + 1, (B,), generator=g)
     lengths[:1], lengths[2:3] = T, 0
     reset = torch.rand(B, T, generator=g) < 0.05
@@ -189,6 +191,29 @@ def test_odd_sizes(sizes: tuple[int, ...], correction: str) -> None:
     compare(case(sizes, "head", correction, torch.float64))
 
 
+def test_what_corrects_may_be_of_a_head_or_of_a_group() -> None:
+    compare(case((4, 40, 4, 2, 5, 9), "key", "general, by head and by group"))
+
+
+@each_correction
+def test_more_rows_than_go_back_together(correction: str) -> None:
+    """Of 64 heads four rows at a time, the last one alone; the first four are shorter than those that wait."""
+    c = case((9, 34, 64, 8, 2, 3), "head", correction)
+    c.lengths[:4], c.lengths[8] = torch.tensor([3, 0, 2, 1]), 34
+    compare(c)
+
+
+@each_correction
+def test_every_number_is_written(correction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over NaN, as memory that was used before may have it; every row ends before the last step."""
+    c = case((5, 70, 4, 2, 5, 9), "key", correction)
+    c.lengths[:] = torch.tensor([33, 0, 32, 1, 64])
+    monkeypatch.setattr(
+        "elman.kernels.native.matrix.output", lambda like, shape: like.new_full(tuple(shape), torch.nan)
+    )
+    compare(c)
+
+
 @each_decay
 @each_correction
 def test_gradients_are_derivatives(decay: str, correction: str) -> None:
@@ -288,6 +313,9 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(KernelError, match="`q` is"):  # 3 groups do not divide 4 heads
         three = t["q"][:, :, :1].expand(2, 4, 3, 3)
         replace(c, tensors={**t, "q": three, "k": three})(native.matrix_scan)
+    for bad in (c.reset[:, :3], c.reset[:1], c.reset.long()):  # which would be read past its end
+        with pytest.raises(KernelError, match="`reset` is"):
+            replace(c, reset=bad)(native.matrix_scan)
     c.lengths[1] = 5
     with pytest.raises(ValueError, match=r"lengths\[1\] is 5"):
         c(native.matrix_scan)
@@ -329,7 +357,7 @@ def test_compiled() -> None:
 
 
 @pytest.mark.parametrize("decay", ["none", "head", "key"])
-@each_correction
+@pytest.mark.parametrize("correction", [*CORRECTIONS, "general, by head and by group"])
 @pytest.mark.parametrize("sizes", [(3, 9, 4, 2, 5, 7), (2, 6, 2, 2, 16, 32), (1, 5, 12, 12, 64, 64)])
 def test_a_stream_has_the_bits_of_the_scan(decay: str, correction: str, sizes: tuple[int, ...]) -> None:
     B, T, H, _, K, V = sizes

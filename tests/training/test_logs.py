@@ -70,20 +70,25 @@ class FakeMLflow(ModuleType):
         self.params: dict[str, str] = {}
         self.rows: list[tuple[str, float, int]] = []
         self.texts: dict[str, str] = {}
+        self.experiments: list[str] = []
+        self.places: list[str] = []
         self.statuses: list[str] = []
         self.MlflowClient = lambda: self
         self.entities = ModuleType("mlflow.entities")
         self.entities.Metric = lambda key, value, timestamp, step: (key, value, step)  # type: ignore[attr-defined]
         self.entities.Param = lambda key, value: (key, value)  # type: ignore[attr-defined]
 
-    def get_experiment_by_name(self, name: str) -> None:
-        return None
+    def get_experiment_by_name(self, name: str) -> Any:
+        return SimpleNamespace(experiment_id=f"experiment {name}") if name in self.experiments else None
 
     def create_experiment(self, name: str) -> str:
+        if name in self.experiments:
+            raise ValueError("RESOURCE_ALREADY_EXISTS")
+        self.experiments.append(name)
         return f"experiment {name}"
 
     def create_run(self, experiment: str, run_name: str) -> Any:
-        assert experiment == "experiment elman"
+        self.places.append(experiment)
         return SimpleNamespace(info=SimpleNamespace(run_id=f"id of {run_name}"))
 
     def update_run(self, run: str, status: str) -> None:
@@ -222,6 +227,26 @@ def test_a_picture_reaches_each_log(tmp_path: Path, wandb: FakeWandb, mlflow: Fa
     opened = Logs().start(["wandb", "mlflow"], tmp_path, {})
     opened.preview(7, Preview(picture=picture()))
     assert wandb.rows[-1]["picture"].shape == (2, 3, 3) and mlflow.texts == {"previews/7.png": "(2, 3, 3)"}
+
+
+def test_the_environment_names_the_project(
+    tmp_path: Path, wandb: FakeWandb, mlflow: FakeMLflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is there already is used again."""
+    for run, project in (("a", ""), ("b", ""), ("c", "mine")):
+        if project:
+            monkeypatch.setenv("WANDB_PROJECT", project)
+            monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", project)
+        (tmp_path / run).mkdir()
+        assert [*Logs().start(["wandb", "mlflow"], tmp_path / run, {}).open] == ["wandb", "mlflow"]
+    assert [begun["project"] for begun in wandb.begun] == ["elman", "elman", "mine"]
+    assert mlflow.places == ["experiment elman", "experiment elman", "experiment mine"]
+
+
+def test_mlflow_has_every_setting_cut_to_what_it_stores(tmp_path: Path, mlflow: FakeMLflow) -> None:
+    settings = {f"s{i}": "x" * (400 + i) for i in range(250)}
+    assert Logs().start(["mlflow"], tmp_path, settings).open
+    assert mlflow.params == {name: value[:500] for name, value in settings.items()}
 
 
 def test_text_cannot_become_markup_of_wandb(tmp_path: Path, wandb: FakeWandb) -> None:

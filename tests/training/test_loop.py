@@ -232,6 +232,23 @@ def test_autocast_rounds_products_of_the_backward_pass_and_nothing_else(monkeypa
         assert loss == same and least * exact <= abs(near - exact) <= most * exact
 
 
+def test_autocast_is_for_every_part_of_a_step_and_for_no_loss():
+    seen = []
+
+    class Watched(Squares):
+        def loss(self, model, batch, state):
+            loss, n, after = super().loss(model, batch, state)
+            seen.append(torch.is_autocast_enabled("cpu"))
+            loss.register_hook(lambda _: seen.append(torch.is_autocast_enabled("cpu")))
+            return loss, n, after
+
+    for autocast in (False, True):
+        seen.clear()
+        run, _ = run_of(Watched(), Numbers([1.0], [2.0], [3.0]))
+        loop.train(run, TrainingConfig(steps=1, accumulate=3, autocast=autocast), HOW, Noted())
+        assert seen == [False, autocast] * 3
+
+
 def test_a_run_with_autocast_resumes_to_the_same_bytes(monkeypatch, tmp_path):
     monkeypatch.setattr(loop, "has_bfloat16", lambda: True)
     text = "to be or not to be, that is the question: " * 60
@@ -264,6 +281,8 @@ def test_autocast_is_refused_where_it_is_slow(monkeypatch):
     with pytest.raises(InputError, match="or Torch may not use them"):
         loop.check(TrainingConfig(autocast=True), "auto")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    loop.check(TrainingConfig(autocast=True), "auto")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": False, "amx_bf16": True})
     loop.check(TrainingConfig(autocast=True), "auto")
     with pytest.raises(InputError, match=r"training\.autocast is 'yes'"):
         loop.check(TrainingConfig(autocast="yes"), "auto")

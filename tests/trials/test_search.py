@@ -14,7 +14,8 @@ import pytest
 import elman
 from elman import run
 from elman.cli import main
-from elman.errors import InputError, MissingExtraError
+from elman.errors import InputError, MissingExtraError, TrainingError
+from elman.training.lock import lock
 from elman.trials import search as searching
 from elman.trials.search import search
 
@@ -102,6 +103,24 @@ def test_stopped_anywhere_it_comes_to_the_same_end(whole, tmp_path, monkeypatch,
     assert again == found and contents(out) == contents(folder)  # over: nothing changes
 
 
+def test_stopped_after_the_last_step_it_is_tested_all_the_same(whole, tmp_path, monkeypatch):
+    train, out = run.train, tmp_path / "search"
+
+    def interrupted(settings, data, callback, **others):
+        def stop(step, scores):
+            if step == CONFIG.training.steps:
+                raise KeyboardInterrupt
+            callback(step, scores)
+
+        return train(settings, data, stop, **others)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(run, "train", interrupted)
+        search(CONFIG, SPACE, TEXT, out=out, **SETTINGS)
+    search(CONFIG, SPACE, TEXT, out=out, resume="auto", **SETTINGS)
+    assert contents(out) == contents(whole[0])
+
+
 @pytest.mark.slow
 def test_killed_it_continues_from_the_command_line_alone(tmp_path):
     """kill -9 in the middle; then --resume auto, and no other word. best.yaml is a config."""
@@ -146,6 +165,43 @@ def test_random_search_trains_all_of_them(tmp_path):
     assert len({*values}) == 4 and all(1e-3 <= value <= 1e-1 for value in values)
 
 
+def test_where_more_is_better_the_largest_go_on(tmp_path):
+    """Accuracy: some rates are too small to learn anything by."""
+    rows, file = [f"{'ab'[label == 'x']} day\t{label}" for label in "xyyxyxxy" * 8], tmp_path / "rows.tsv"
+    file.write_text("\n".join(["text\tlabel", *rows, ""]))
+    config = elman.ClassifyConfig(
+        data={"train": str(file), "valid": str(file), "batch_size": 8}, model={"size": 8}, optim={"warmup": 0},
+        training={"steps": 24, "evaluate_every": 1},
+    )  # fmt: skip
+    found = search(config, {"optim.lr": [1e-9, 0.01]}, out=tmp_path / "s", trials=6, factor=2, progress=False)
+    assert found.larger_is_better and {one.values["optim.lr"] for one in found.trials} == {1e-9, 0.01}
+    noted = {one.number: [(line["step"], line["valid"]) for line in run.read_metrics(Path(one.folder)) if "valid" in
+                          line] for one in found.trials}  # fmt: skip
+    assert all(one.score == max(score for _, score in noted[one.number]) for one in found.trials)
+    assert len({score for _, score in noted[found.trials[0].number]}) > 1  # the best is not all there is
+    assert found.trials[0].values["optim.lr"] == 0.01 and found.trials[0].score > found.trials[-1].score
+    first = {number: max(score for step, score in lines if step <= 6) for number, lines in noted.items()}
+    kept = {one.number for one in found.trials if one.steps > 6}
+    assert 0 < len(kept) < 6 and min(first[n] for n in kept) >= max(first[n] for n in {*first} - kept)
+
+
+def test_the_records_say_how_each_trial_has_ended(whole):
+    import optuna
+
+    folder, found = whole
+    records = optuna.load_study(study_name="elman", storage=f"sqlite:///{folder / 'search.db'}").trials
+    ends = {"finished": "COMPLETE"}
+    assert {one.number: one.state.name for one in records} == {
+        one.number: ends.get(one.status, "PRUNED") for one in found.trials
+    }
+    assert records[found.trials[0].number].value == found.trials[0].score
+
+
+def test_two_at_once_in_one_folder(tmp_path):
+    with lock(tmp_path / "s"), pytest.raises(InputError, match="is being written by process"):
+        search(CONFIG, SPACE, TEXT, out=tmp_path / "s", **SETTINGS)
+
+
 def test_what_is_fitted_in_one_go(tmp_path):
     space = {"model.order": "uniform(1, 4)"}
     data = {"train": TEXT, "valid": TEXT[:400]}
@@ -158,8 +214,6 @@ def test_what_is_fitted_in_one_go(tmp_path):
 
 
 def test_a_trial_that_fails_is_the_last(tmp_path, monkeypatch):
-    from elman.errors import TrainingError
-
     train = run.train
 
     def fails(settings, *others, **more):
@@ -172,6 +226,23 @@ def test_a_trial_that_fails_is_the_last(tmp_path, monkeypatch):
     last = found.trials[-1]
     assert (last.number, last.score, last.status) == (1, None, "failed: the loss of step 2 is nan (learning rate 1)")
     assert found.table().rows[-1][:2] == ["1", "-"]
+
+
+def test_a_trial_that_fails_late_is_not_the_best(tmp_path, monkeypatch):
+    """Its scores were the best until then."""
+    settings = {"trials": 3, "method": "random", "progress": False}
+    number, train = search(CONFIG, SPACE, TEXT, out=tmp_path / "a", **settings).trials[0].number, run.train
+
+    def fails(config, *others, **more):
+        train(config, *others, **more)
+        if config.out.endswith(f"{number:03d}"):
+            raise TrainingError("the loss of step 12 is nan")
+
+    monkeypatch.setattr(run, "train", fails)
+    found = search(CONFIG, SPACE, TEXT, out=tmp_path / "b", **settings)
+    last = found.trials[-1]
+    assert (last.number, last.status) == (number, "failed: the loss of step 12 is nan")
+    assert last.score < found.trials[0].score and found.best.optim.lr == found.trials[0].values["optim.lr"]
 
 
 def test_what_is_refused_before_anything_is_trained(tmp_path, monkeypatch, capsys):

@@ -120,6 +120,14 @@ def test_a_generation_keeps_the_weights_that_read_its_prompt():
     assert begun.texts() == [wanted] != [lm.generate("ab", **settings)]
 
 
+def test_a_network_that_was_put_into_training_since_its_prompt_is_refused():
+    lm = network()
+    begun = lm.start("ab", seed=3)
+    lm.model.train()
+    with pytest.raises(InputError, match="the network is in training mode"):
+        begun.texts()
+
+
 def test_no_tokens_is_no_text_and_the_state_after_the_prompt(lm):
     generation = start(lm, ["ab"], max_new_tokens=0)
     assert list(generation) == []
