@@ -81,7 +81,10 @@ def measure(name: str, folder: Path, store: Path = STORE, work: Path = WORK) -> 
         output, usage = run_commands(row["commands"], run, place)
         usages.append(usage)
         values[str(run)] = round(score(row["score"], run, place, output), row["score"].get("digits", 2))
-        extras = {what: round(score(rule, run, place, output), 4) for what, rule in row.get("others", {}).items()}
+        extras = {
+            what: round(score(rule, run, place, output), rule.get("digits", 4))
+            for what, rule in row.get("others", {}).items()
+        }
         print(f"{name}: {row['metric']} {values[str(run)]:g}", file=sys.stderr, flush=True)
     others = watch.others(sum(usage.processor for usage in usages))
     if not (quiet := others <= OTHERS):

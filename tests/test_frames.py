@@ -293,8 +293,9 @@ def test_a_forecast_without_a_frame_to_be_like(forecasts, monkeypatch):
     assert columns_of(made)["mean"] == columns_of(forecast.to_frame())["mean"]
     with pytest.raises(InputError, match="like is 'arrow'; it must be one of 'pandas', 'polars'"):
         forecast.to_frame("arrow")
-    with pytest.raises(InputError, match="like is a int; it must be pandas, polars, or a frame"):
-        forecast.to_frame(3)
+    for like, kind in ((3, "int"), (pl.DataFrame, "type")):
+        with pytest.raises(InputError, match=f"like is a {kind}; it must be pandas, polars, or a frame"):
+            forecast.to_frame(like)
     with pytest.raises(InputError, match="column 'unique_id' cannot have the type"):
         forecast._replace(names=["a", "b"]).to_frame(pl.DataFrame({"unique_id": [1]}))
     with pytest.raises(InputError, match="column 'unique_id' would lose values in the type category"):

@@ -46,6 +46,7 @@ def proposed(line: str) -> list[str] | None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
+        ("", [*VERBS, "--help", "--version"]),
         ("elman in", ["init", "inspect"]),
         ("elman init t", ["tag", "translate", "tree"]),
         ("elman train --model.ce", ["--model.cell"]),

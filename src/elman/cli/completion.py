@@ -119,7 +119,7 @@ def split(line: str) -> list[str]:
             words = shlex.split(line + closing)
         except ValueError:  # a quotation that is still open
             continue
-        return [*words, ""] if not closing and line[-1:].isspace() else words
+        return [*words, ""] if not closing and (not line or line[-1].isspace()) else words
     return ["", ""]
 
 
