@@ -4,8 +4,6 @@ Trains all three (about a minute on two cores), prints bits per character on tex
 draws the learning curves and what the lens sees, and says what to do next. A second call resumes what is there.
 """
 
-import os
-import signal
 import sys
 from pathlib import Path
 
@@ -17,7 +15,6 @@ import elman
 from elman.errors import ElmanError, MissingExtraError
 from elman.tasks.text import lm, markov
 from elman.tasks.text.data import TextDataConfig, open_splits
-from elman.training.interrupt import Interrupted
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 
@@ -100,20 +97,12 @@ def plot(histories: dict[str, list[dict[str, float]]]) -> Path:
     return OUT / "learning_curve.png"
 
 
-def stop(*_: object) -> None:
-    """Ctrl-C while nothing is trained ends the process: modules that are being imported may swallow exceptions."""
-    print("\nstopped; `make demo` resumes", file=sys.stderr, flush=True)
-    os._exit(130)
-
-
 if __name__ == "__main__":
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a job in the background ignores it
-        signal.signal(signal.SIGINT, stop)
     try:
         main()
-    except Interrupted as interrupted:
-        print(f"\n{interrupted}; `make demo` resumes", file=sys.stderr)
-        sys.exit(interrupted.exit_code)
+    except KeyboardInterrupt as stop:
+        print(f"\n{stop or 'stopped'}; `make demo` resumes", file=sys.stderr)
+        sys.exit(getattr(stop, "exit_code", 130))
     except ElmanError as error:
         print(f"demo: error: {error}", file=sys.stderr)
         sys.exit(2)
