@@ -142,7 +142,7 @@ def is_frame(table: object) -> bool:
     >>> is_frame({"ds": [1, 2]})
     False
     """
-    return hasattr(table, "get_columns") or _is_pandas(table)
+    return not isinstance(table, type) and (hasattr(table, "get_columns") or _is_pandas(table))
 
 
 def _is_pandas(table: object) -> bool:
@@ -163,7 +163,7 @@ def frame_of(columns: Mapping[str, Sequence[object]], like: object, typed: Seque
     """Columns as a frame of what `like` names, pandas or polars; or of the kind that it is itself, and then the `typed`
     columns have the types that they have there."""
     kind = like if isinstance(like, str) else "polars" if hasattr(like, "get_columns") else "pandas"
-    if not isinstance(like, str) and (isinstance(like, type) or not is_frame(like)):
+    if not isinstance(like, str) and not is_frame(like):
         raise InputError(f"like is a {type(like).__name__}; it must be pandas, polars, or a frame of one of them")
     try:
         module = import_module(choice("like", kind, ("pandas", "polars")))
