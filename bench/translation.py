@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import elman
 from bench.turns import Report, in_turn, parser, result
 from bench.with_torch import Gathered
-from elman.attention import Additive
+from elman.compose.attention import Additive
 from elman.data.vocabulary import Words
 from elman.decoding.beam import beam
 from elman.tasks.translate.data import Pairs, Vocabularies, batch_of

@@ -28,8 +28,8 @@ SOURCE = ROOT / "src" / "elman"
 # From top to bottom; a name is a module or a package. `_native` is what csrc/ is compiled to.
 LAYOUT = [
     "_native", "errors", "options", "progress", "tables", "files", "state", "lengths", "data",
-    "kernels", "core", "cells", "compose", "attention", "convert", "random", "nn", "model", "stream", "decoding",
-    "lens", "training", "scikit", "tasks", "hmm", "trees", "images", "run", "trials", "estimators", "laws", "serve",
+    "kernels", "core", "cells", "compose", "convert", "random", "nn", "model", "stream", "decoding",
+    "lens", "training", "scikit", "tasks", "hmm", "trees", "images", "run", "laws", "serve",
     "cli", "__main__",
 ]  # fmt: skip
 # A task imports from those before it.

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from elman import kernels
 from elman import state as states
-from elman.attention import Additive
 from elman.cells import CELLS, cell
 from elman.compose import Bidirectional, Dense, Dropout, Norm, Parallel, Residual, Stack, WeightDrop, Zoneout, stack
+from elman.compose.attention import Additive
 from elman.core import Core
 from elman.decoding.sample import Sampling
 from elman.errors import InputError

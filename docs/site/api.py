@@ -22,13 +22,13 @@ PAGES = {
         "Read-outs and distributions",
         ["elman.nn.embed", "elman.nn.readout", "elman.nn.distributions", "elman.nn.crf"],
     ),
-    "train": ("Train, search and load", ["elman.run", "elman.trials.search", "elman.tasks"]),
+    "train": ("Train, search and load", ["elman.run", "elman.run.search", "elman.tasks"]),
     "models": (
         "Trained models",
         [
             "elman.tasks.text.lm", "elman.tasks.text.markov", "elman.tasks.tag.model", "elman.tasks.classify.model",
             "elman.tasks.forecast.model", "elman.tasks.translate.model", "elman.tasks.tree.model",
-            "elman.tasks.image.model", "elman.estimators",
+            "elman.tasks.image.model", "elman.run.estimators",
         ],
     ),
     "configs": (

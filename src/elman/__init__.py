@@ -29,7 +29,7 @@ _NAMES = {
     "elman.convert": ("from_torch", "state_from_torch", "state_to_torch", "to_torch"),
     "elman.core": ("Core",),
     "elman.errors": ("ElmanError",),
-    "elman.estimators": ("SequenceClassifier", "SequenceRegressor", "SequenceTagger", "SeriesForecaster"),
+    "elman.run.estimators": ("SequenceClassifier", "SequenceRegressor", "SequenceTagger", "SeriesForecaster"),
     "elman.hmm": ("GMMHMM", "BernoulliHMM", "CategoricalHMM", "GaussianHMM", "PoissonHMM"),
     "elman.model": ("SequenceModel",),
     "elman.nn.crf": ("CRF", "LinearChain"),
@@ -67,7 +67,7 @@ _NAMES = {
     "elman.tasks.tree.task": ("TreeConfig", "TreeDataConfig"),
     "elman.training.loop": ("TrainingConfig",),
     "elman.training.optim": ("OptimConfig",),
-    "elman.trials.search": ("search",),
+    "elman.run.search": ("search",),
 }  # fmt: skip
 
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}

@@ -67,10 +67,6 @@ from elman.convert import state_to_torch as state_to_torch
 from elman.convert import to_torch as to_torch
 from elman.core import Core as Core
 from elman.errors import ElmanError as ElmanError
-from elman.estimators import SequenceClassifier as SequenceClassifier
-from elman.estimators import SequenceRegressor as SequenceRegressor
-from elman.estimators import SequenceTagger as SequenceTagger
-from elman.estimators import SeriesForecaster as SeriesForecaster
 from elman.hmm import GMMHMM as GMMHMM
 from elman.hmm import BernoulliHMM as BernoulliHMM
 from elman.hmm import CategoricalHMM as CategoricalHMM
@@ -100,6 +96,11 @@ from elman.nn.readout import QuantileReadout as QuantileReadout
 from elman.nn.readout import Softmax as Softmax
 from elman.nn.readout import StudentTReadout as StudentTReadout
 from elman.run import train as train
+from elman.run.estimators import SequenceClassifier as SequenceClassifier
+from elman.run.estimators import SequenceRegressor as SequenceRegressor
+from elman.run.estimators import SequenceTagger as SequenceTagger
+from elman.run.estimators import SeriesForecaster as SeriesForecaster
+from elman.run.search import search as search
 from elman.stream import Stream as Stream
 from elman.tasks import inspect as inspect
 from elman.tasks import load as load
@@ -145,6 +146,5 @@ from elman.tasks.tree.task import TreeConfig as TreeConfig
 from elman.tasks.tree.task import TreeDataConfig as TreeDataConfig
 from elman.training.loop import TrainingConfig as TrainingConfig
 from elman.training.optim import OptimConfig as OptimConfig
-from elman.trials.search import search as search
 
 __version__: str

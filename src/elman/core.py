@@ -162,7 +162,7 @@ class Core(nn.Module):
         return {}
 
     def take(self, rows: Tensor | Sequence[int]) -> Core:
-        """The core for some rows of a batch: itself, unless it is bound to what has rows (attention/bound.py)."""
+        """The core for some rows of a batch: itself, unless bound to what has rows (compose/attention/bound.py)."""
         return self
 
     def repeat(self, times: int) -> Core:

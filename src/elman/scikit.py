@@ -1,7 +1,7 @@
 """scikit-learn, where it is installed: what estimators derive from, how their options are kept, what a random_state is.
 
-No other file imports it for that. It takes a second to import: so `elman.hmm` and `elman.estimators` are imported where
-they are wanted, and not with the tasks.
+No other file imports it for that. It takes a second to import: so `elman.hmm` and `elman.run.estimators` are imported
+where they are wanted, and not with the tasks.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from elman import kernels
 from elman import state as states
-from elman.attention import Additive, Decoder, Luong
 from elman.cells import cell
+from elman.compose.attention import Additive, Decoder, Luong
 
 native = pytest.importorskip("elman.kernels.native")
 

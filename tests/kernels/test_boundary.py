@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import elman
-from elman.attention import Additive
+from elman.compose.attention import Additive
 from elman.kernels.native import attention
 
 

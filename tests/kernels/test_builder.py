@@ -12,9 +12,9 @@ from torch import Tensor
 
 from elman import kernels
 from elman import state as states
-from elman.attention import Additive, Decoder, Fixed, Layers, Luong
 from elman.cells import CELLS, cell
 from elman.compose import Dense, Lags, Norm, Parallel, Pool, Reverse, Scale, Stack, Zoneout, stack
+from elman.compose.attention import Additive, Decoder, Fixed, Layers, Luong
 from elman.core import Core
 from elman.kernels import reference
 from elman.kernels.builder import Builder, Slot, Unstreamable

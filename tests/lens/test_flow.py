@@ -10,8 +10,8 @@ from ragged_rows import arrays, ragged
 import elman
 from elman import lens
 from elman import state as states
-from elman.attention import Additive, Fixed, Luong
 from elman.cells import CELLS
+from elman.compose.attention import Additive, Fixed, Luong
 from elman.core import Core
 from elman.lens.flow import Reach
 from elman.lens.layers import flat, jacobian, trajectory, unflat

@@ -6,7 +6,7 @@ import torch
 
 import elman
 from elman import lens
-from elman.attention import Additive
+from elman.compose.attention import Additive
 from elman.lens.layers import trajectory
 from elman.lens.sample import Sample
 from elman.lens.units import properties, units

@@ -11,8 +11,8 @@ from torch import nn
 import elman
 from elman import cells
 from elman.errors import InputError
-from elman.estimators import SequenceClassifier
 from elman.run import train
+from elman.run.estimators import SequenceClassifier
 from elman.tasks.text.lm import LMConfig
 from elman.training.alone import Undisturbed, alone, seed
 

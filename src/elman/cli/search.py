@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from elman.errors import InputError
 
 if TYPE_CHECKING:
-    from elman.trials.search import SearchRequest
+    from elman.run.search import SearchRequest
 
 USAGE = (
     "elman search --config run.yaml --set 'optim.lr=log(1e-4,1e-2)' 'model.size=choice(64,128,256)' --trials 20 "
@@ -35,7 +35,7 @@ best: `elman train --config OUT/best.yaml`. A search that was stopped continues:
 
 def run(arguments: Sequence[str]) -> int:
     """Search; 128 plus the signal if one stopped it."""
-    from elman.trials.search import SearchRequest
+    from elman.run.search import SearchRequest
 
     known = parser()
     flags, rest = known.parse_known_args(arguments)
@@ -45,8 +45,8 @@ def run(arguments: Sequence[str]) -> int:
         raise InputError("there is no space to search: give --set 'optim.lr=log(1e-4,1e-2)', or --space FILE")
     from elman.cli.output import print_json, print_table
     from elman.cli.settings import read_config
+    from elman.run.search import search
     from elman.training.interrupt import Interrupted
-    from elman.trials.search import search
 
     base = ["--config", str(out / "base.yaml")] if resumed else []
     settings = read_config([*base, *rest, "--out", str(out)])
@@ -71,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     """What it takes beside the settings of `elman train`."""
     from elman.cli.model_verb import Help, add_arguments
-    from elman.trials.search import SearchRequest
+    from elman.run.search import SearchRequest
 
     class Both(Help, argparse.RawDescriptionHelpFormatter):
         """Defaults beside options, and the text as it is."""
@@ -98,7 +98,7 @@ def _continue(
     kind: type[SearchRequest],
 ) -> bool:
     """Whether there is a search in the folder; what the command line leaves open is then as it was started with."""
-    from elman.trials.search import REQUEST, read_request
+    from elman.run.search import REQUEST, read_request
 
     if not (out / REQUEST).exists():
         if not (flags.space or flags.set):
@@ -113,8 +113,8 @@ def _continue(
 
 def _space(flags: argparse.Namespace, resumed: Path | None) -> dict[str, Any]:
     """The space of a command line: that of a search that is resumed, of a file, of --set, later ones first."""
-    from elman.trials.search import SPACE
-    from elman.trials.space import SYNTAX, read_space
+    from elman.run.search import SPACE
+    from elman.run.space import SYNTAX, read_space
 
     space: dict[str, Any] = {}
     for path in filter(None, (resumed and resumed / SPACE, flags.space)):

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman import state as states
-from elman.attention import Additive, Decoder, Luong
 from elman.cells import CELLS
 from elman.compose import Bidirectional
+from elman.compose.attention import Additive, Decoder, Luong
 from elman.core import Core, Options
 from elman.laws.report import TOLERANCES, distance
 from elman.state import State

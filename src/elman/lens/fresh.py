@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from elman.attention import Bound
+from elman.compose.attention import Bound
 from elman.errors import InputError
 from elman.lens.sample import Sample
 from elman.model import SequenceModel

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from elman.attention import Bound
 from elman.cells.diagonal import Diagonal
+from elman.compose.attention import Bound
 from elman.lengths import valid
 from elman.lens.layers import NUMBERS, Layer, decays, flat, jacobian, unflat
 

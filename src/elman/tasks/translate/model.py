@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elman import state as states
-from elman.attention import Additive, Bound, Covered, Covering, Decoder, Fixed, Layers, Luong
 from elman.cells import cell
+from elman.compose.attention import Additive, Bound, Covered, Covering, Decoder, Fixed, Layers, Luong
 from elman.core import Core
 from elman.data.vocabulary import BOUNDARY, from_json
 from elman.decoding.beam import beam

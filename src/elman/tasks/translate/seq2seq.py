@@ -3,7 +3,7 @@
     P(y | x) = product over t of P(y[t] | y[0], ..., y[t-1], x),     the first y given a boundary symbol
 
     start      the decoder begins with tanh(B s + b), s all leaves of the encoder's last state, side by side
-    every      it also reads tanh(C s + d) at every step (Fixed of attention/decoders.py)
+    every      it also reads tanh(C s + d) at every step (Fixed of compose/attention/decoders.py)
     attention  it also reads the encoder's outputs, which are its memory
 
 Training knows the symbols before (teacher forcing), or in their place now and then symbols drawn from what the model
@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from elman import kernels, random
 from elman import state as states
-from elman.attention import Decoder, Fixed
 from elman.cells import initial
+from elman.compose.attention import Decoder, Fixed
 from elman.core import Core
 from elman.model import SequenceModel
 from elman.nn.distributions import Categorical

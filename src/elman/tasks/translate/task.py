@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from elman import state as states
-from elman.attention import Bound
+from elman.compose.attention import Bound
 from elman.data import Batch, Batches, OrderedBatches, Position
 from elman.data.batches import Bucketed
 from elman.data.names import Names, file_list, names_of

@@ -7,8 +7,8 @@ from typing import Self
 
 from elman.core import Options
 from elman.errors import InputError
-from elman.estimators.trained import TrainedOnRows
 from elman.options import several
+from elman.run.estimators.trained import TrainedOnRows
 from elman.scikit import RandomState
 from elman.tasks.tag.data import Sentence
 from elman.tasks.tag.model import Tagger, TagModelConfig, tagged_sentences

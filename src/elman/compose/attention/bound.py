@@ -31,7 +31,7 @@ class Memory(NamedTuple):
 class Bound(Core):
     """A decoder with a memory: a Core of as many rows as the memory has.
 
-    >>> from elman.attention import Additive
+    >>> from elman.compose.attention import Additive
     >>> from elman.cells import cell
     >>> decoder = Additive(cell("gru", 3 + 5, 4), 5)
     >>> bound = decoder.given(torch.randn(2, 7, 5), torch.tensor([7, 2]))
@@ -115,7 +115,7 @@ class Covered(NamedTuple):
 class Covering(Bound):
     """A bound decoder that also carries its total attention to each place, for a search with a coverage penalty.
 
-    >>> from elman.attention import Luong
+    >>> from elman.compose.attention import Luong
     >>> from elman.cells import cell
     >>> bound = Luong(cell("gru", 3, 4), 5).given(torch.randn(2, 7, 5))
     >>> Covering(bound.decoder, bound.held).scan(torch.zeros(2, 6, 3))[1].coverage.sum(1).round().tolist()

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman import state as states
-from elman.attention.bound import Decoder, Memory
 from elman.cells import initial
 from elman.cells.gated import Gated
+from elman.compose.attention.bound import Decoder, Memory
 from elman.core import Core
 from elman.errors import InputError
 from elman.kernels import AttendedLoop

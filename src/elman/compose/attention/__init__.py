@@ -15,8 +15,8 @@ D. Bahdanau, K. Cho, Y. Bengio, Neural machine translation by jointly learning t
 M.-T. Luong, H. Pham, C. D. Manning, Effective approaches to attention-based neural machine translation, EMNLP (2015).
 """
 
-from elman.attention.bound import Bound, Covered, Covering, Decoder, Memory
-from elman.attention.decoders import SCORES, Additive, Fixed, Layers, Luong, Remember
+from elman.compose.attention.bound import Bound, Covered, Covering, Decoder, Memory
+from elman.compose.attention.decoders import SCORES, Additive, Fixed, Layers, Luong, Remember
 
 __all__ = [
     "SCORES", "Additive", "Bound", "Covered", "Covering", "Decoder", "Fixed", "Layers", "Luong", "Memory", "Remember",

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from elman.errors import FileError
 from elman.progress import say
+from elman.run.space import Choice, Space
 from elman.tasks.plots import PICTURES
-from elman.trials.space import Choice, Space
 
 if TYPE_CHECKING:
-    from elman.trials.search import SearchResult
+    from elman.run.search import SearchResult
 
 ACROSS = 4  # panels in a row
 

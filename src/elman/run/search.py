@@ -24,6 +24,8 @@ from elman.files import config
 from elman.files.config import Json
 from elman.options import choice, flag
 from elman.progress import clock, quiet, say
+from elman.run import pictures
+from elman.run.space import Space, open_space, with_values
 from elman.tables import Table
 from elman.tasks.request import Request, option
 from elman.tasks.task import AnySettings, TrainedSettings
@@ -31,8 +33,6 @@ from elman.training import checkpoint
 from elman.training.lock import lock
 from elman.training.record import read_metrics
 from elman.training.scores import Scores
-from elman.trials import pictures
-from elman.trials.space import Space, open_space, with_values
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -15,9 +15,9 @@ import elman
 from elman import run
 from elman.cli import main
 from elman.errors import InputError, MissingExtraError, TrainingError
+from elman.run import search as searching
+from elman.run.search import search
 from elman.training.lock import lock
-from elman.trials import search as searching
-from elman.trials.search import search
 
 TEXT = "the cat sat on the mat; the dog sat on the log. " * 40
 SPACE = {"optim.lr": "log(1e-3, 1e-1)", "model.cell": ["gru", "mingru"]}

@@ -3,9 +3,9 @@
 import pytest
 
 from elman.errors import ElmanError, InputError
+from elman.run.space import Choice, Range, open_space, read_space, with_values
 from elman.tasks.tag.task import TagConfig
 from elman.tasks.text.lm import LMConfig
-from elman.trials.space import Choice, Range, open_space, read_space, with_values
 
 
 def test_what_is_tried_of_each_setting():

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from elman import kernels, laws
 from elman import state as states
-from elman.attention import Additive, Bound, Covering, Decoder, Fixed, Layers, Luong, Remember
 from elman.cells import cell
+from elman.compose.attention import Additive, Bound, Covering, Decoder, Fixed, Layers, Luong, Remember
 from elman.errors import InputError
 from elman.stream import Stream
 

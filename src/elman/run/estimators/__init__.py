@@ -4,8 +4,8 @@ A fit is a run of `elman.train` without a run directory, so it gives the numbers
 Options have the names of the settings of the task's config. Hidden Markov models are estimators too, in `elman.hmm`.
 """
 
-from elman.estimators.classify import SequenceClassifier, SequenceRegressor
-from elman.estimators.forecast import SeriesForecaster
-from elman.estimators.tag import SequenceTagger
+from elman.run.estimators.classify import SequenceClassifier, SequenceRegressor
+from elman.run.estimators.forecast import SeriesForecaster
+from elman.run.estimators.tag import SequenceTagger
 
 __all__ = ["SequenceClassifier", "SequenceRegressor", "SequenceTagger", "SeriesForecaster"]

@@ -17,8 +17,8 @@ from elman.core import Options
 from elman.data.names import refuse_alike
 from elman.data.tables import ABSENT, is_frame
 from elman.errors import InputError
-from elman.estimators.trained import TrainedOnRows
 from elman.options import several
+from elman.run.estimators.trained import TrainedOnRows
 from elman.scikit import RandomState
 from elman.tasks.classify import metrics
 from elman.tasks.classify.data import Input, Row

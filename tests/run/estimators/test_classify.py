@@ -183,7 +183,7 @@ def test_options_reach_the_run(monkeypatch):
         configs.append(config)
         return None, []
 
-    monkeypatch.setattr("elman.estimators.trained.train", noted)
+    monkeypatch.setattr("elman.run.estimators.trained.train", noted)
     options = {"class_weight": "balanced", "label_smoothing": 0.3, "epochs": 3, "batch_size": 4, "random_state": 7}
     elman.SequenceClassifier(**options, dropout=0.25, weight_decay=0.5, learning_rate=0.125).fit(
         ["a", "b"] * 5, [0, 1] * 5

@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from elman.core import Options
 from elman.errors import InputError
-from elman.estimators.trained import Trained
 from elman.options import positive
+from elman.run.estimators.trained import Trained
 from elman.scikit import RandomState
 from elman.tasks.forecast.config import (
     ForecastConfig,
