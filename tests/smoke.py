@@ -100,6 +100,14 @@ def check_compare(here: Path) -> None:
     assert "markov" in run(here, "compare", "lm", "markov")
 
 
+def check_export(here: Path) -> None:
+    """Where there is no onnx, what to install for it."""
+    words = ["export", "lm", "--to", "onnx", "--out", "lm.onnx"]
+    done = subprocess.run([ELMAN, *words], cwd=here, capture_output=True, text=True, check=False)
+    missing = done.returncode == 2 and "pip install 'elman[onnx]'" in done.stderr
+    assert missing or (done.returncode == 0 and (here / "lm.onnx").exists()), done.stderr
+
+
 def check_serve(here: Path) -> None:
     command = [ELMAN, "serve", "lm", "--port", "0", "--store", "store.db"]
     with subprocess.Popen(command, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:

@@ -44,6 +44,7 @@ PAGES = {
     "trees": ("elman.trees", ["elman.trees"]),
     "images": ("elman.images", ["elman.images"]),
     "lens": ("elman.lens", ["elman.lens"]),
+    "export": ("elman.export", ["elman.export"]),
     "laws": ("elman.laws", ["elman.laws"]),
     "decoding": ("elman.decoding", ["elman.decoding"]),
     "data": ("elman.data", ["elman.data"]),

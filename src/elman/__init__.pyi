@@ -5,6 +5,7 @@ from elman import compose as compose
 from elman import data as data
 from elman import decoding as decoding
 from elman import errors as errors
+from elman import export as export
 from elman import hmm as hmm
 from elman import images as images
 from elman import kernels as kernels

@@ -38,8 +38,8 @@ class Argument(NamedTuple):
 
 
 class Described(NamedTuple):
-    """A task: its title, its settings with their defaults, and the arguments of each verb that its models answer and of
-    `search`."""
+    """A task: its title, its settings with their defaults, and the arguments of each verb that its models answer, of
+    `export` and of `search`."""
 
     title: str
     settings: tuple[Setting, ...]
@@ -65,9 +65,9 @@ def live() -> dict[str, Described]:
 
 
 def _verbs(task: AnyTask) -> dict[str, tuple[Argument, ...]]:
-    from elman.cli import VERBS, model_verb, search
+    from elman.cli import VERBS, export, model_verb, search
 
-    verbs = {"search": arguments_of(search.parser())}
+    verbs = {"export": arguments_of(export.parser()), "search": arguments_of(search.parser())}
     for verb, (kind, _) in task.requests.items():
         if verb not in VERBS:  # a task of a user may answer in Python alone
             continue
