@@ -11,7 +11,7 @@ from importlib import import_module
 __version__ = "0.1.0"  # the one place that says it
 
 _MODULES = (
-    "cells", "compose", "data", "decoding", "errors", "export", "hmm", "images", "kernels", "laws", "lens", "state",
+    "cells", "compose", "data", "decoding", "errors", "export", "hmm", "images", "kernels", "laws", "lens", "onnx", "state",
     "tasks", "trees",
 )  # fmt: skip
 

@@ -151,7 +151,7 @@ class Gated(Core, Generic[S]):
 
     def describe_step(self, builder: Builder, x: Slot, state: tuple[Slot, ...]) -> Slot:
         loop = self.loop()
-        if loop is None:
+        if loop is None or not builder.loops(loop.kind, loop.options):
             return step_through(builder, self.step, x, state, self.init_state(1))
         h = builder.gated(loop.kind, x, loop.U, loop.b, loop.weights, state, loop.options)
         return slot_of(builder, self.read(traced(builder, h)))

@@ -15,6 +15,7 @@ from elman.compose.structure import Wrapper, name_of
 from elman.core import Core
 from elman.errors import InputError
 from elman.kernels.builder import Builder, Slot, Slots
+from elman.kernels.trace import step_through
 from elman.options import choice, fraction
 from elman.state import State
 
@@ -78,6 +79,17 @@ class Zoneout(Wrapper):
         state = states.map(self._zone, state, new)
         return (states.leaves(state)[0].to(x.dtype) if self.output_is_state else y), state
 
+    def describe_step(self, builder: Builder, x: Slot, state: Slots) -> Slot:
+        like = self.core.init_state(1)
+
+        def step(x: Tensor, state: State) -> tuple[Tensor, State]:
+            y, new = self.core.step(x, state)
+            mixed = [self.p * old + (1 - self.p) * now for old, now in _pairs(like, state, new)]
+            parts = iter(mixed)
+            return (mixed[0] if self.output_is_state else y), states.map(lambda _: next(parts), like)
+
+        return step_through(builder, step, x, state, like)
+
     def parts(self, state: State) -> None:
         """A step of it is not one of the core inside."""
         return None
@@ -89,6 +101,18 @@ class Zoneout(Wrapper):
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
+
+
+def _pairs(like: State, state: State, new: State) -> list[tuple[Tensor, Tensor]]:
+    """The leaves of two states in the structure of `like`: values that are traced are no tensors."""
+    found: list[tuple[Tensor, Tensor]] = []
+
+    def pair(leaf: Tensor, old: Tensor, now: Tensor) -> Tensor:
+        found.append((old, now))
+        return leaf
+
+    states.map(pair, like, state, new)
+    return found
 
 
 class WeightDrop(Wrapper):

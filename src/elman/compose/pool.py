@@ -125,6 +125,10 @@ class Max(Plain):
         most = torch.where(x > state, x, state)
         return most.to(x.dtype), most
 
+    def describe_step(self, builder: Builder, x: Slot, state: Slot) -> Slot:
+        larger = builder.add(x, builder.negative(state))  # not the maximum: what is not a number does not count here
+        return builder.assign(state, builder.choose(larger, x, state))
+
     def _scan(self, x: Tensor, state: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
         most, last = _running_max(x.to(state.dtype), state, lengths, reset)
         return torch.where(_valid(x, lengths), most, 0.0).to(x.dtype), last

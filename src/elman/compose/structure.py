@@ -188,6 +188,9 @@ class Reverse(Wrapper):
     def skips_padding(self, x: Tensor) -> bool:
         return _skips_padding(self.core, x)
 
+    def describe_step(self, builder: Builder, x: Slot, state: Slots) -> Slot:
+        return builder.backwards(x, lambda inputs: self.core.describe_step(builder, inputs, state))
+
     def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
         if (loop := _loop_of(self.core)) is not None:
             return loop.scan_backwards(x, state, lengths, reset)

@@ -25,7 +25,7 @@ float64 beside float32 is a slot of twice its width, and for `mean` alone.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -87,6 +87,15 @@ class Builder(ABC):
 
         `fed` is what `kernels.attended` would feed to a step; for the kinds and options that it has a native loop for.
         """
+
+    def loops(self, kind: str, options: GatedOptions) -> bool:
+        """Whether `gated` takes these; a cell is described by its equation where it does not."""
+        return True
+
+    def backwards(self, x: Slot, describe: Callable[[Slot], Slot]) -> Slot:
+        """What `describe` makes of x, both read from each row's last input to its first. Steps know no last input;
+        only a builder of whole sequences has it."""
+        raise Unstreamable("what reads the future has no step")
 
     @abstractmethod
     def attend(

@@ -1,0 +1,215 @@
+"""One graph: a core, or an embedding, a core and a read-out, unrolled over time, with its inputs, outputs and metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import onnx
+import torch
+from onnx import TensorProto, helper
+from torch import Tensor, nn
+
+from elman import state as states
+from elman.core import Core
+from elman.errors import InputError
+from elman.export.graph.loops import Unroller
+from elman.export.graph.nodes import Store
+from elman.export.graph.recorder import Leaf, Recorder
+from elman.export.graph.sequences import Sequences
+from elman.kernels.builder import Slot, Slots, Unstreamable
+from elman.kernels.trace import Traced, traced
+from elman.nn.embed import Embed
+from elman.nn.readout import Readout
+from elman.state import REAL
+
+Content = dict[str, Any]
+LEAST, NEWEST = 18, 25  # versions of ONNX's operations: what the graphs need, and what ONNX Runtime 1.31 runs
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a graph is written; `ExportRequest` says what these are."""
+
+    pack_state: bool = False
+    with_reset: bool = False
+    opset: int = NEWEST
+
+
+def graph(
+    core: Core, embed: nn.Module | None, readout: nn.Module | None, options: Options
+) -> tuple[onnx.ModelProto, Content]:
+    """The graph of a core, or of a model where there are an embedding and a read-out; and what there is to say of it."""
+    record = Recorder(_dtype(core), native=not options.with_reset)
+    like = core.init_state(1)
+    names = iter(states.names(like))
+    slots = cast(Slots, states.map(lambda leaf: cast(Tensor, record.leaf(next(names), leaf)), like))
+    try:
+        x = _embedded(record, embed, core.input_size)
+        y = core.describe_step(record, x, slots)
+        columns, y = _outputs(record, readout, y)
+    except Unstreamable as error:
+        raise InputError(
+            f"{type(core).__name__} cannot be exported: {error}. What `Stream` can describe can be: the cells, "
+            "combinators and read-outs of elman, and cells of your own whose step has the operations of "
+            "elman/kernels/trace.py."
+        ) from error
+    assembly = _Assembly(record, options, core.causal)
+    return assembly.model(x, y), assembly.about(columns)
+
+
+def _dtype(core: Core) -> torch.dtype:
+    numbers = [t for t in (*core.parameters(), *core.buffers()) if t.is_floating_point()]
+    leaves = [leaf for leaf in states.leaves(core.init_state(1)) if leaf.dtype != torch.float64 or not numbers]
+    found = {REAL.get(t.dtype, t.dtype) for t in (*numbers, *leaves)} or {torch.float32}
+    if len(found) != 1 or not found <= {torch.float32, torch.float64}:
+        raise InputError(f"a core of {', '.join(map(str, found))} cannot be exported; convert it with core.float()")
+    return found.pop()
+
+
+def _embedded(record: Recorder, embed: nn.Module | None, width: int) -> Slot:
+    if embed is None or isinstance(embed, nn.Identity):
+        return record.input(width)
+    if not isinstance(embed, Embed):
+        raise Unstreamable(f"{type(embed).__name__} does not describe what it makes of an input")
+    return embed.describe_step(record)
+
+
+def _outputs(record: Recorder, readout: nn.Module | None, y: Slot) -> tuple[dict[str, int], Slot]:
+    """The parameters of the distribution side by side, with the width of each; y itself without a read-out."""
+    if readout is None:
+        return {"y": y.width}, y
+    if not isinstance(readout, Readout):
+        raise Unstreamable(f"{type(readout).__name__} does not describe its step")
+    values = readout.describe_step(record, y)
+    try:
+        found = readout.distribution(traced(record, values))
+    except (Unstreamable, TypeError, AttributeError):  # its parameters are more than a stream can compute
+        return {"values": values.width}, values
+    parts = {name: part.slot for name, part in vars(found).items() if isinstance(part, Traced)}
+    if not parts:
+        return {"logits": values.width}, values
+    return {name: slot.width for name, slot in parts.items()}, record.concat(list(parts.values()))
+
+
+class _Assembly:
+    """The inputs and outputs of a graph around what a record says."""
+
+    def __init__(self, record: Recorder, options: Options, causal: bool) -> None:
+        self.record, self.options, self.causal = record, options, causal
+        dtype = np.dtype(str(record.dtype).removeprefix("torch."))
+        self.store = Store(dtype)
+        self.leaves = list(record.leaves.values())
+        self.inputs = [helper.make_tensor_value_info("lengths", TensorProto.INT64, ["batch"])]
+        self.outputs: list[onnx.ValueInfoProto] = []
+
+    def model(self, x: Slot, y: Slot) -> onnx.ModelProto:
+        record = self.record
+        float_type = helper.np_dtype_to_tensor_dtype(self.store.dtype)
+        g = Sequences(self.store, "x", "lengths")
+        if record.table is not None:
+            self.inputs.insert(0, helper.make_tensor_value_info("x", TensorProto.INT64, ["batch", "time"]))
+            name = g.add("Gather", g.array(record.table), g.at_least_one("x", np.int64), axis=0)
+        else:
+            self.inputs.insert(0, helper.make_tensor_value_info("x", float_type, ["batch", "time", x.width]))
+            name = g.at_least_one("x", self.store.dtype, x.width)
+        if self.options.with_reset:
+            self.inputs.append(helper.make_tensor_value_info("reset", TensorProto.BOOL, ["batch", "time"]))
+            g.read_reset()
+        self._before(g)
+        unroller = Unroller(record, g, x.number, name, [record.now(y)])
+        unroller.run()
+        last = g.expand(unroller.names[record.now(y)], g.valid, y.width) if record.now(y) in record.constants else (
+            unroller.names[record.now(y)]
+        )  # fmt: skip
+        self._output(g, g.masked(last), "y", ["batch", "time", y.width], float_type)
+        self._after(g)
+        graph = helper.make_graph(g.nodes, "elman", self.inputs, self.outputs, self.store.initializers)
+        opsets = [helper.make_opsetid("", self.options.opset)]
+        model = helper.make_model(graph, producer_name="elman", opset_imports=opsets)
+        model.ir_version = min(model.ir_version, helper.find_min_ir_version_for(opsets))
+        return model
+
+    def _output(self, g: Sequences, value: str, name: str, shape: Sequence[str | int], kind: int) -> None:
+        g.nodes.append(helper.make_node("Identity", [value], [name]))
+        self.outputs.append(helper.make_tensor_value_info(name, kind, shape))
+
+    def _before(self, g: Sequences) -> None:
+        """The leaves of the state before, (B, width)."""
+        if not self.causal:  # it starts anew with every row
+            for leaf in self.leaves:
+                rows = g.add("Concat", g.add("Shape", g.lengths), g.whole([leaf.width]), axis=0)
+                g.before[leaf.name] = g.add("Expand", g.store.array(leaf.first.reshape(1, -1)), rows)
+        elif self.options.pack_state:
+            self._unpack(g)
+        else:
+            for leaf in self.leaves:
+                kind = helper.np_dtype_to_tensor_dtype(leaf.first.dtype)
+                self.inputs.append(helper.make_tensor_value_info(leaf.name, kind, ["batch", *leaf.first.shape]))
+                flat = leaf.first.ndim == 1
+                g.before[leaf.name] = leaf.name if flat else g.add("Reshape", leaf.name, g.whole([0, leaf.width]))
+
+    def _after(self, g: Sequences) -> None:
+        if not self.causal:
+            return
+        if self.options.pack_state:
+            wide = self._packed()
+            parts = [g.after[leaf.name] for leaf in self.leaves]
+            parts = [
+                part if leaf.first.dtype == wide else g.cast(part, wide)
+                for part, leaf in zip(parts, self.leaves, strict=True)
+            ]
+            kind = helper.np_dtype_to_tensor_dtype(wide)
+            self._output(g, g.add("Concat", *parts, axis=1), "next", ["batch", self._width()], kind)
+            return
+        for leaf in self.leaves:
+            value, kind = g.after[leaf.name], helper.np_dtype_to_tensor_dtype(leaf.first.dtype)
+            if leaf.first.ndim != 1:
+                value = g.add("Reshape", value, g.whole([0, *leaf.first.shape]))
+            self._output(g, value, _next(leaf), ["batch", *leaf.first.shape], kind)
+
+    def _packed(self) -> np.dtype[Any]:
+        """The dtype of a state in one tensor: the widest of its leaves."""
+        return np.result_type(*(leaf.first.dtype for leaf in self.leaves))
+
+    def _width(self) -> int:
+        return sum(leaf.width for leaf in self.leaves)
+
+    def _unpack(self, g: Sequences) -> None:
+        if not self.leaves:
+            raise InputError("pack_state is set, and this core remembers nothing: it has no state to pack")
+        wide, at = self._packed(), 0
+        kind = helper.np_dtype_to_tensor_dtype(wide)
+        self.inputs.append(helper.make_tensor_value_info("state", kind, ["batch", self._width()]))
+        for leaf in self.leaves:
+            part = g.cut("state", at, at + leaf.width, axis=1)
+            g.before[leaf.name] = part if leaf.first.dtype == wide else g.cast(part, leaf.first.dtype)
+            at += leaf.width
+
+    def about(self, columns: dict[str, int]) -> Content:
+        leaves = [
+            {"name": leaf.name, "next": _next(leaf), "shape": list(leaf.first.shape), "dtype": str(leaf.first.dtype),
+             "first": _plain(leaf.first)}
+            for leaf in self.leaves
+        ]  # fmt: skip
+        return {
+            "symbols": None if self.record.table is None else len(self.record.table),
+            "input_size": self.record.input_size,
+            "outputs": columns, "causal": self.causal, "reset": self.options.with_reset,
+            "packed": self.options.pack_state, "state": leaves if self.causal else [],
+        }  # fmt: skip
+
+
+def _next(leaf: Leaf) -> str:
+    return "next" + leaf.name.removeprefix("state")
+
+
+def _plain(first: Any) -> Any:
+    """The numbers of a leaf as JSON; nothing where all are zero."""
+    if not np.any(first):
+        return None
+    return np.vectorize(lambda v: float(v) if np.isfinite(v) else str(float(v)).replace("inf", "Infinity"), [object])(
+        first
+    ).tolist()

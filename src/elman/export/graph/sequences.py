@@ -1,0 +1,93 @@
+"""The graph of whole sequences (B, T, width): what knows of time, of lengths, and of states before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from typing import Any
+
+import numpy as np
+from onnx import numpy_helper
+
+from elman.export.graph.nodes import Graph, Store
+
+
+class Sequences(Graph):
+    """A graph of sequences. `before` and `after` have the leaves of the state (B, width), by their names."""
+
+    def __init__(self, store: Store, x: str, lengths: str) -> None:
+        super().__init__(store, 2)
+        self.lengths = lengths
+        self.reset: str | None = None
+        self.before: dict[str, str] = {}
+        self.after: dict[str, str] = {}
+        self._cached: dict[str, str] = {}
+        self.time = self.add("Shape", x, start=1, end=2)
+        self._missing = self.add("Max", self.add("Sub", self.whole([1]), self.time), self.whole([0]))
+        zero, one = (store.array(np.asarray(value, np.int64)) for value in (0, 1))
+        time = self.add("Squeeze", self.add("Max", self.time, self.whole([1])), self.whole([0]))
+        steps = self.add("Unsqueeze", self.add("Range", zero, time, one), self.whole([0]))
+        inside = self.add("Less", steps, self.add("Unsqueeze", lengths, self.whole([1])))
+        self.valid = self.add("Unsqueeze", inside, self.whole([2]))  # (B, T, 1)
+
+    def at_least_one(self, x: str, dtype: Any, *widths: int) -> str:
+        """x (B, T, widths) with a step of padding if T is 0: ONNX Runtime has no Scan over nothing."""
+        rows = self.add("Shape", self.lengths)
+        shape = self.add("Concat", rows, self._missing, *([self.whole(widths)] if widths else []), axis=0)
+        zero = numpy_helper.from_array(np.zeros(1, dtype))
+        return self.add("Concat", x, self.add("ConstantOfShape", shape, value=zero), axis=1)
+
+    def read_reset(self) -> None:
+        """Where episodes begin, (B, T, 1), of the input of that name."""
+        flags = self.add("Unsqueeze", self.at_least_one("reset", np.bool_), self.whole([2]))
+        self.reset = self.add("And", flags, self.valid)
+
+    @property
+    def reset_backwards(self) -> str:
+        """Where they begin for what reads rows from their ends: at their last inputs."""
+        return self._once("reset backwards", self._make_reset_backwards)
+
+    def _make_reset_backwards(self) -> str:
+        assert self.reset is not None
+        # The last input of an episode is the one before the first of the next, or the last of the row.
+        after = self.add("Concat", self.cut(self.reset, 1, 2**62, axis=1), self.cut(self.reset, 0, 1, axis=1), axis=1)
+        return self.reverse(after)
+
+    @property
+    def lengths32(self) -> str:
+        """The lengths as RNN, GRU and LSTM take them."""
+        return self._once("lengths32", lambda: self.cast(self.lengths, np.int32))
+
+    def time_first(self, x: str) -> str:
+        """x (B, T, width) as (T, B, width)."""
+        return self._once(f"time first {x}", lambda: self.add("Transpose", x, perm=[1, 0, 2]))
+
+    def batch_first(self, x: str) -> str:
+        """x (T, B, width) as (B, T, width)."""
+        y = self.add("Transpose", x, perm=[1, 0, 2])
+        self._cached[f"time first {y}"] = x
+        return y
+
+    def reverse(self, x: str) -> str:
+        """x from each row's last valid input to its first; what is past the lengths stays where it is."""
+        return self.add("ReverseSequence", x, self._one_or_more(), batch_axis=0, time_axis=1)
+
+    def masked(self, x: str) -> str:
+        """x, zero past the lengths, as long as the input is."""
+        y = self.add("Where", self.valid, x, self.array([0.0]))
+        return self.add("Slice", y, self.whole([0]), self.time, self.whole([1]))
+
+    def where_any(self, x: str, other: str) -> str:
+        """x (B, width) of rows that have a valid input, `other` of those that have none."""
+        some = self._once("some", lambda: self.add(
+            "Unsqueeze", self.add("Greater", self.lengths, self.whole([0])), self.whole([1])
+        ))  # fmt: skip
+        return self.add("Where", some, x, other)
+
+    def _one_or_more(self) -> str:
+        return self._once("one or more", lambda: self.add("Max", self.lengths, self.whole([1])))
+
+    def _once(self, key: str, make: Callable[[], str]) -> str:
+        if key not in self._cached:
+            self._cached[key] = make()
+        return self._cached[key]

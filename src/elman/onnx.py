@@ -1,0 +1,202 @@
+"""Run what `elman export --to onnx` wrote, with NumPy and ONNX Runtime alone: Torch is not imported.
+
+A session has the methods of a Core. The state is a value: a mapping from the names of the graph's inputs to arrays,
+batch on axis 0 of each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from elman.errors import FileError, InputError, MissingExtraError
+
+__all__ = ["Session", "State"]
+
+KEY = "elman"  # of the metadata that an exported file has
+FORMAT = "elman-onnx-1"
+Array = NDArray[Any]
+
+
+class State(Mapping[str, Array]):
+    """The state of some rows, by the names that the graph has for it; and which model it belongs to."""
+
+    def __init__(self, arrays: Mapping[str, Array], fingerprint: str) -> None:
+        self._arrays, self.fingerprint = dict(arrays), fingerprint
+
+    def __getitem__(self, name: str) -> Array:
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __repr__(self) -> str:
+        return f"State({', '.join(f'{name} {list(array.shape)}' for name, array in self.items())})"
+
+
+class Session:
+    """An exported model: `init_state`, `step` and `scan`, and `take` and `repeat` for the rows of a state.
+
+    >>> import tempfile
+    >>> [file] = elman.export.onnx(elman.cell("gru", 3, 4), tempfile.mkdtemp() + "/gru.onnx")
+    >>> session = Session(file)
+    >>> y, state = session.step(np.zeros((2, 3), np.float32), session.init_state(2))
+    >>> y.shape, session.take(state, [0])
+    ((2, 4), State(state.h [1, 4]))
+    """
+
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        """`options` are those of onnxruntime.InferenceSession; without any, it computes on the processor."""
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise MissingExtraError("onnxruntime", "onnx") from error
+        if not os.path.isfile(path):
+            raise FileError(f"there is no file {path}")
+        try:
+            self._session = onnxruntime.InferenceSession(
+                os.fspath(path), **{"providers": ["CPUExecutionProvider"], **options}
+            )
+            self.about: dict[str, Any] = json.loads(self._session.get_modelmeta().custom_metadata_map[KEY])
+        except KeyError as error:
+            raise FileError(f"{path} is not a file that elman export wrote: it says nothing about its state") from error
+        except Exception as error:  # whatever ONNX Runtime raises: its errors have no class in common
+            raise FileError(f"{path} cannot be opened by ONNX Runtime: {error}") from error
+        if self.about.get("format") != FORMAT:
+            raise FileError(f"{path} has the format {self.about.get('format')!r}; this version reads {FORMAT!r}")
+        self._leaves: list[dict[str, Any]] = self._packed() if self.about["packed"] else self.about["state"]
+        self.fingerprint: str = self.about["fingerprint"]
+        self._x = self._session.get_inputs()[0]
+
+    def _packed(self) -> list[dict[str, Any]]:
+        """The one leaf of a state in one tensor."""
+        leaves = self.about["state"]
+        first = [
+            number for leaf in leaves for number in np.broadcast_to(_first(leaf), leaf["shape"]).ravel().tolist()
+        ]
+        dtype = np.result_type(*(np.dtype(leaf["dtype"]) for leaf in leaves))
+        return [{"name": "state", "next": "next", "shape": [len(first)], "dtype": str(dtype), "first": first}]
+
+    def init_state(self, batch_size: int) -> State:
+        """The state before the first input, `batch_size` rows of it."""
+        if batch_size < 0:
+            raise InputError(f"batch_size is {batch_size}; it must be at least 0")
+        self._check_causal("initial state")
+        arrays = {
+            leaf["name"]: np.broadcast_to(_first(leaf), (batch_size, *leaf["shape"])).copy() for leaf in self._leaves
+        }
+        return State(arrays, self.fingerprint)
+
+    def step(self, x: ArrayLike, state: State) -> tuple[Array, State]:
+        """One input for each row, x (B, D), or (B,) of symbols: y (B, H), and the state after it."""
+        self._check_causal("step")
+        y, state = self.scan(np.asarray(x)[:, None], state)
+        return y[:, 0], state
+
+    def scan(
+        self,
+        x: ArrayLike,
+        state: State | None = None,
+        *,
+        lengths: ArrayLike | None = None,
+        reset: ArrayLike | None = None,
+    ) -> tuple[Array, State]:
+        """Sequences x (B, T, D), or (B, T) of symbols: y (B, T, H), and the state after each row's last valid input.
+
+        `lengths` (B,) are whole numbers in [0, T]; `reset` (B, T) says where an episode begins, in a file that was
+        exported with it.
+        """
+        x = self._checked_x(np.asarray(x))
+        B, T = x.shape[:2]
+        feeds = {"x": x, "lengths": _lengths(lengths, B, T), **self._checked_reset(reset, B, T)}
+        if self.about["causal"]:
+            before = self.init_state(B) if state is None else state
+            feeds |= self._checked_state(before, B)
+        elif state is not None:
+            self._check_causal("state")
+        y, *after = self._session.run(["y", *(leaf["next"] for leaf in self._leaves)], feeds)
+        names = [leaf["name"] for leaf in self._leaves]
+        return y, State(dict(zip(names, after, strict=True)), self.fingerprint)
+
+    def parts(self, y: Array) -> dict[str, Array]:
+        """y by what its columns are: the logits, or the mean and the std, of the distribution of the next target."""
+        ends = np.cumsum(list(self.about["outputs"].values()))
+        return dict(zip(self.about["outputs"], np.split(y, ends[:-1], -1), strict=True))
+
+    def take(self, state: State, rows: Sequence[int] | Array) -> State:
+        """The rows of a state that `rows` names, in that order; a row may be named twice."""
+        numbers = np.asarray(rows)
+        if numbers.size and numbers.dtype.kind not in "iu":
+            raise InputError(f"rows is {rows!r}; take names rows by their numbers: [0, 2]")
+        return State({name: leaf[numbers.astype(np.int64)] for name, leaf in state.items()}, state.fingerprint)
+
+    def repeat(self, state: State, times: int) -> State:
+        """Each row `times` times in a row."""
+        return State({name: leaf.repeat(times, 0) for name, leaf in state.items()}, state.fingerprint)
+
+    def _check_causal(self, what: str) -> None:
+        if not self.about["causal"]:
+            raise InputError(f"this model reads the future, so it has no {what}: scan whole sequences, without a state")
+
+    def _checked_x(self, x: Array) -> Array:
+        if self.about["symbols"] is not None:
+            V = self.about["symbols"]
+            if x.ndim != 2 or x.dtype.kind not in "iu" or (x.size and not 0 <= x.min() <= x.max() < V):
+                raise InputError(
+                    f"x is {x.dtype}{list(x.shape)}; this model reads symbols, whole numbers (B, T) from 0 to {V - 1}"
+                )
+            return x.astype(np.int64)
+        D = self.about["input_size"]
+        if x.ndim != 3 or x.shape[2] != D or x.dtype.kind != "f":
+            raise InputError(f"x is {x.dtype}{list(x.shape)}; this model reads numbers (B, T, {D}), features last")
+        return x.astype(np.float64 if self._x.type == "tensor(double)" else np.float32)
+
+    def _checked_reset(self, reset: ArrayLike | None, B: int, T: int) -> dict[str, Array]:
+        if not self.about["reset"]:
+            if reset is None:
+                return {}
+            raise InputError("this file has no input for reset; export the model again with --with_reset")
+        found = np.zeros((B, T), np.bool_) if reset is None else np.asarray(reset)
+        if found.shape != (B, T) or found.dtype != np.bool_:
+            raise InputError(f"reset is {found.dtype}{list(found.shape)}; it must be bool[{B}, {T}]")
+        return {"reset": found}
+
+    def _checked_state(self, state: State, B: int) -> dict[str, Array]:
+        names = [leaf["name"] for leaf in self._leaves]
+        if not isinstance(state, State):
+            raise InputError(f"the state is a {type(state).__name__}; pass what init_state, step or scan returned")
+        if state.fingerprint != self.fingerprint:
+            raise InputError(
+                f"the state is of another model, {state.fingerprint[:12]}; this is {self.fingerprint[:12]}: start from "
+                "init_state, or open the file that the state came from"
+            )
+        if list(state) != names:
+            raise InputError(f"the state has {', '.join(state) or 'nothing'}; this model needs {', '.join(names)}")
+        for leaf in self._leaves:
+            array, wanted = state[leaf["name"]], (B, *leaf["shape"])
+            if array.shape != wanted or array.dtype != leaf["dtype"]:
+                raise InputError(
+                    f"{leaf['name']} is {array.dtype}{list(array.shape)}; for {B} rows of x it must be "
+                    f"{leaf['dtype']}{list(wanted)}"
+                )
+        return dict(state)
+
+
+def _first(leaf: dict[str, Any]) -> Array:
+    """The first value of a leaf; infinities are strings in JSON."""
+    return np.asarray(0.0 if leaf["first"] is None else leaf["first"]).astype(leaf["dtype"])
+
+
+def _lengths(lengths: ArrayLike | None, B: int, T: int) -> Array:
+    found = np.full(B, T) if lengths is None else np.asarray(lengths)
+    if found.shape != (B,) or found.dtype.kind not in "iu" or (found.size and not 0 <= found.min() <= found.max() <= T):
+        raise InputError(f"lengths is {found.tolist()}; it must be {B} whole numbers from 0 to {T}")
+    return found.astype(np.int64)
