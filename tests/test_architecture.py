@@ -29,7 +29,7 @@ SOURCE = ROOT / "src" / "elman"
 LAYOUT = [
     "_native", "errors", "options", "progress", "tables", "files", "state", "lengths", "data",
     "kernels", "core", "cells", "compose", "convert", "random", "nn", "model", "stream", "decoding",
-    "lens", "training", "scikit", "tasks", "hmm", "trees", "images", "run", "export", "laws", "serve",
+    "lens", "training", "scikit", "tasks", "hmm", "trees", "images", "run", "onnx", "export", "laws", "serve",
     "cli", "__main__",
 ]  # fmt: skip
 # A task imports from those before it.
@@ -54,8 +54,8 @@ PUBLIC = [
     "TagDataConfig", "TagModelConfig", "Tagger", "TextDataConfig", "TrainingConfig", "TranslateConfig",
     "TranslateDataConfig", "TranslateModelConfig", "Translator", "TreeConfig", "TreeDataConfig", "TreeLabeller",
     "TreeModelConfig", "WeightDrop", "Window", "Zoneout", "blocks", "cell", "cells", "compose", "data", "decoding",
-    "errors", "export", "from_torch", "hmm", "images", "inspect", "kernels", "laws", "lens", "load", "save_bfloat16", "search",
-    "stack", "state", "state_from_torch", "state_to_torch", "tasks", "to_torch", "train", "trees",
+    "errors", "export", "from_torch", "hmm", "images", "inspect", "kernels", "laws", "lens", "load", "onnx",
+    "save_bfloat16", "search", "stack", "state", "state_from_torch", "state_to_torch", "tasks", "to_torch", "train", "trees",
 ]  # fmt: skip
 
 MODULES = sorted(SOURCE.rglob("*.py"))

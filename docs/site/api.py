@@ -44,7 +44,7 @@ PAGES = {
     "trees": ("elman.trees", ["elman.trees"]),
     "images": ("elman.images", ["elman.images"]),
     "lens": ("elman.lens", ["elman.lens"]),
-    "export": ("elman.export", ["elman.export"]),
+    "export": ("elman.export, elman.onnx", ["elman.export", "elman.onnx"]),
     "laws": ("elman.laws", ["elman.laws"]),
     "decoding": ("elman.decoding", ["elman.decoding"]),
     "data": ("elman.data", ["elman.data"]),

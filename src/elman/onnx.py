@@ -79,9 +79,7 @@ class Session:
     def _packed(self) -> list[dict[str, Any]]:
         """The one leaf of a state in one tensor."""
         leaves = self.about["state"]
-        first = [
-            number for leaf in leaves for number in np.broadcast_to(_first(leaf), leaf["shape"]).ravel().tolist()
-        ]
+        first = [number for leaf in leaves for number in np.broadcast_to(_first(leaf), leaf["shape"]).ravel().tolist()]
         dtype = np.result_type(*(np.dtype(leaf["dtype"]) for leaf in leaves))
         return [{"name": "state", "next": "next", "shape": [len(first)], "dtype": str(dtype), "first": first}]
 

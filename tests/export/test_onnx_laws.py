@@ -1,4 +1,4 @@
-"""Laws 1 to 5 through ONNX Runtime, for every cell with its options and for every combinator, beside what Torch computes."""
+"""Laws 1 to 5 through ONNX Runtime, for every cell with its options and combinator, beside what Torch computes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 import elman
-from elman import Bidirectional, Residual, Reverse, Stack, state as states
+from elman import Bidirectional, Residual, Reverse, Stack
+from elman import state as states
 from elman.cells import CELLS
 from elman.core import Core
 from elman.laws.sequence import Sample, draw

@@ -23,6 +23,7 @@ from elman.files import artifact
 from elman.model import SequenceModel
 from elman.onnx import FORMAT, KEY
 from elman.options import ending, whole
+from elman.tasks.hmm.predictor import HiddenMarkovPredictor
 from elman.tasks.predictor import Predictor
 
 
@@ -80,7 +81,9 @@ def _check_path(path: Path) -> None:
 
 def _parts(source: object) -> tuple[Core, nn.Module | None, nn.Module | None]:
     """The core, and the embedding and the read-out of a model."""
-    module = source.model if isinstance(source, Predictor) else source
+    module = source
+    if isinstance(source, Predictor):
+        module = source.module() if isinstance(source, HiddenMarkovPredictor) else source.model
     if isinstance(module, Core):
         return module, None, None
     if isinstance(module, SequenceModel):

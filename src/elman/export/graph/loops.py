@@ -14,8 +14,7 @@ from functools import reduce
 from graphlib import TopologicalSorter
 from operator import or_
 
-import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto, ValueInfoProto, helper
 
 from elman.errors import KernelError
 from elman.export.graph.nodes import Graph
@@ -41,9 +40,7 @@ class Unroller:
         self.names = _Names(record, g)
         self.names[x] = name
         self.needed = _needed(record, wanted)
-        self.operations = [
-            op for op in record.operations if self.needed.intersection(op.outputs) - record.constants
-        ]
+        self.operations = [op for op in record.operations if self.needed.intersection(op.outputs) - record.constants]
         self.used = {number for op in self.operations for number in op.inputs} | set(wanted)
         moved = [leaf for leaf in record.leaves.values() if leaf.after != leaf.before and not leaf.native]
         self.loops = _loops(moved, self.operations, len(record.widths))
@@ -104,15 +101,13 @@ class Unroller:
             inside[leaf.before] = state if g.reset is None else body.add("Where", reset, _first(leaf, body), state)
         for op in loop.operations:
             _emit(op, body, inside)
-        after = [
-            body.add("Where", valid, inside[leaf.after], states[leaf.before]) for leaf in loop.leaves
-        ]
+        after = [body.add("Where", valid, inside[leaf.after], states[leaf.before]) for leaf in loop.leaves]
         read_elsewhere = {n for op in self.operations if op not in loop.operations for n in op.inputs}
         given = sorted(own & (read_elsewhere | (self.used - {n for op in loop.operations for n in op.inputs})))
         outputs = [body.add("Identity", inside[number]) for number in given]
         float_type = helper.np_dtype_to_tensor_dtype(g.store.dtype)
 
-        def info(name: str, kind: int = float_type) -> object:
+        def info(name: str, kind: int = float_type) -> ValueInfoProto:
             return helper.make_tensor_value_info(name, kind, None)
 
         kinds = [helper.np_dtype_to_tensor_dtype(leaf.first.dtype) for leaf in loop.leaves]

@@ -1,4 +1,4 @@
-"""One graph: a core, or an embedding, a core and a read-out, unrolled over time, with its inputs, outputs and metadata."""
+"""One graph: a core, or an embedding, a core and a read-out, over time; its inputs, outputs and metadata."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from elman.export.graph.nodes import Store
 from elman.export.graph.recorder import Leaf, Recorder
 from elman.export.graph.sequences import Sequences
 from elman.kernels.builder import Slot, Slots, Unstreamable
-from elman.kernels.trace import Traced, traced
+from elman.kernels.trace import Traced, slot_of, traced
 from elman.nn.embed import Embed
 from elman.nn.readout import Readout
 from elman.state import REAL
@@ -41,7 +41,7 @@ class Options:
 def graph(
     core: Core, embed: nn.Module | None, readout: nn.Module | None, options: Options
 ) -> tuple[onnx.ModelProto, Content]:
-    """The graph of a core, or of a model where there are an embedding and a read-out; and what there is to say of it."""
+    """The graph of a core, or of a model where there are an embedding and a read-out; and what to say of it."""
     record = Recorder(_dtype(core), native=not options.with_reset)
     like = core.init_state(1)
     names = iter(states.names(like))
@@ -72,17 +72,20 @@ def _dtype(core: Core) -> torch.dtype:
 def _embedded(record: Recorder, embed: nn.Module | None, width: int) -> Slot:
     if embed is None or isinstance(embed, nn.Identity):
         return record.input(width)
-    if not isinstance(embed, Embed):
-        raise Unstreamable(f"{type(embed).__name__} does not describe what it makes of an input")
-    return embed.describe_step(record)
+    if hasattr(embed, "describe_step"):
+        return cast(Embed, embed).describe_step(record)
+    if not hasattr(embed, "input_size"):
+        raise Unstreamable(f"its inputs are made by a {type(embed).__name__}, which does not describe how")
+    return slot_of(record, embed(traced(record, record.input(cast(int, embed.input_size)))))
 
 
 def _outputs(record: Recorder, readout: nn.Module | None, y: Slot) -> tuple[dict[str, int], Slot]:
     """The parameters of the distribution side by side, with the width of each; y itself without a read-out."""
     if readout is None:
         return {"y": y.width}, y
-    if not isinstance(readout, Readout):
+    if not hasattr(readout, "describe_step"):
         raise Unstreamable(f"{type(readout).__name__} does not describe its step")
+    readout = cast(Readout[Any], readout)
     values = readout.describe_step(record, y)
     try:
         found = readout.distribution(traced(record, values))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -251,12 +250,12 @@ class Recorder(Builder):
 
     def mean(self, decay: float, x: Slot, weight: Slot, sum: Slot, total: Slot) -> Slot:
         def emit(g: Graph, x: str, weight: str, sum: str, total: str) -> list[str]:
-            rate = g.store.array(np.float64([decay]))
+            rate = g.store.array(np.array([decay]))
             new = g.add("Add", g.add("Mul", sum, rate), g.cast(x, np.float64))
             count = g.add("Add", g.add("Mul", total, rate), g.cast(weight, np.float64))
-            some = g.add("Greater", count, g.store.array(np.float64([0.0])))
-            quotient = g.add("Div", new, g.add("Where", some, count, g.store.array(np.float64([1.0]))))
-            y = g.add("Where", some, quotient, g.store.array(np.float64([0.0])))
+            some = g.add("Greater", count, g.store.array(np.zeros(1)))
+            quotient = g.add("Div", new, g.add("Where", some, count, g.store.array(np.ones(1))))
+            y = g.add("Where", some, quotient, g.store.array(np.zeros(1)))
             return [g.cast(y, g.store.dtype), new, count]
 
         return self._change([x.width, sum.width, total.width], [x, weight, sum, total], emit, [sum, total])

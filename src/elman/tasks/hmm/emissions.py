@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from elman import random
 from elman.errors import InputError
+from elman.kernels.builder import Builder, Slot, Unstreamable
 
 LARGE = 1e6  # counts from here on: count * log(rate) and log(count!) are so large that their difference has few digits
 
@@ -41,6 +42,11 @@ class Emission(nn.Module):
     def forward(self, o: Tensor) -> Tensor:
         """log p(o | z = k): (..., D) -> (..., K)."""
         raise NotImplementedError
+
+    def describe_step(self, builder: Builder) -> Slot:
+        """Append log p(o | z) of a complete observation, but for a number of the observation alone, which a filter
+        divides out: its slot."""
+        raise Unstreamable(f"the emission {type(self).__name__} does not describe its densities")
 
     def maximise(self, o: Tensor, weight: Tensor) -> None:
         """Set the parameters to the maximum of sum weight * log p(o | z) + log prior: o (N, D), weight (N, K)."""
@@ -84,6 +90,9 @@ class Categorical(Emission):
         seen = ~o.isnan()
         symbol = torch.where(seen, o, 0.0)[..., 0].long()
         return torch.where(seen, torch.log_softmax(self.logits, -1).T[symbol], 0.0)
+
+    def describe_step(self, builder: Builder) -> Slot:
+        return builder.lookup(torch.log_softmax(self.logits, -1).T)
 
     @torch.no_grad()
     def maximise(self, o: Tensor, weight: Tensor) -> None:
@@ -133,6 +142,11 @@ class Bernoulli(Emission):
         impossible = _count(one, on == certain) + _count(zero, off == certain)
         value = _times(one, on) + _times(zero, off)
         return torch.where(impossible > 0, certain, value)
+
+    def describe_step(self, builder: Builder) -> Slot:
+        _refuse_certain(self.logits)
+        off = nn.functional.logsigmoid(-self.logits)  # log p(1) - log p(0) is the logit
+        return builder.linear(builder.input(self.width), self.logits, off.sum(-1))
 
     @torch.no_grad()
     def maximise(self, o: Tensor, weight: Tensor) -> None:
@@ -185,6 +199,10 @@ class Poisson(Emission):
             value = _times(count, self.log_rate) - _times(seen, self.rate) - factorials
         return torch.where(impossible > 0, -torch.inf, value)
 
+    def describe_step(self, builder: Builder) -> Slot:
+        _refuse_certain(self.log_rate)
+        return builder.linear(builder.input(self.width), self.log_rate, -self.rate.sum(-1))
+
     @torch.no_grad()
     def maximise(self, o: Tensor, weight: Tensor) -> None:
         if "emission" in self.frozen:
@@ -221,6 +239,11 @@ def _log_poisson(count: Tensor, seen: Tensor, log_rate: Tensor) -> Tensor:
     )
     value = torch.where(k > LARGE, -deviance - 0.5 * (2 * torch.pi * large).log() - 1 / (12 * large), small)
     return torch.where(seen[..., None, :], value, 0.0).sum(-1)
+
+
+def _refuse_certain(parameter: Tensor) -> None:
+    if not bool(parameter.isfinite().all()):
+        raise Unstreamable("an emission with a probability or a rate of zero, whose logarithm is infinite")
 
 
 def dirichlet(p: Tensor, prior: float | Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from elman import random
 from elman.errors import FitError, InputError
 from elman.kernels import GaussianPriors
+from elman.kernels.builder import Builder, Slot
 from elman.nn.distributions.continuous import log_normal
 from elman.tasks.hmm.emissions import Emission
 
@@ -240,6 +241,20 @@ class Gaussian(Emission):
             constant = seen.to(o.dtype) @ (log_std + 0.5 * LOG_2PI).T
             pieces.append(-0.5 * z.square().sum(-1) - constant)
         return torch.cat(pieces) if len(pieces) > 1 else pieces[0]
+
+    def describe_step(self, builder: Builder) -> Slot:
+        K, D = self.mean.shape
+        seen = builder.gather(builder.input(D), [*range(D)] * K)
+        off = builder.add(seen, builder.constant(-self.mean.reshape(-1)))
+        if self.dense:
+            L = torch.linalg.cholesky(self.covariance)[self._group()]
+            z, log_std = builder.linear(off, torch.block_diag(*torch.linalg.inv(L))), L.diagonal(0, 1, 2).log()
+        else:
+            log_std = 0.5 * self.scale.reshape(len(self.scale), -1).expand_as(self.mean)
+            z = builder.mul(off, builder.constant(torch.exp(-log_std).reshape(-1)))
+        halves = torch.full((1, D), -0.5, dtype=self.mean.dtype)
+        constant = -log_std.sum(-1) - 0.5 * D * LOG_2PI
+        return builder.linear(builder.mul(z, z), torch.block_diag(*[halves] * K), constant)
 
     def _dense(self, o: Tensor) -> Tensor:
         covariance = self.covariance

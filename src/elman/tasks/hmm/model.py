@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from elman import random
 from elman.cells.hmm import HMM
+from elman.kernels.builder import Builder, Slot
 from elman.kernels.reference import log, log_sum_exp
 from elman.model import SequenceModel
 from elman.nn.distributions import Distribution
@@ -107,6 +108,14 @@ class Mixture(nn.Module):
 
     def forward(self, y: Tensor, lengths: Tensor | None = None) -> Emitted:
         return Emitted(self.emission, y)
+
+    def describe_step(self, builder: Builder, y: Slot) -> Slot:
+        """The parameters of the distribution are the filter's predictions themselves."""
+        return y
+
+    def distribution(self, values: Tensor) -> Emitted:
+        """What the predictions (..., K) are the parameters of."""
+        return Emitted(self.emission, values)
 
 
 class HiddenMarkov(SequenceModel):

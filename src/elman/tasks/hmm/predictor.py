@@ -23,6 +23,7 @@ from elman import state as states
 from elman.cells.hmm import HMMState
 from elman.errors import FitError, FrozenError, InputError
 from elman.files import artifact
+from elman.files.config import Json
 from elman.options import choice, whole
 from elman.random import uniform
 from elman.scikit import Configured, NotFitted, RandomState, seed
@@ -278,19 +279,26 @@ class HiddenMarkovPredictor(Arguments, Configured, Predictor[HiddenMarkov]):
     def write_to(self, folder: Path) -> None:
         """Write the files of a fitted model, with its options and how it reads, into a folder that is there."""
         self.module()  # what has no parameters, or wrong ones, is not written
-        options = self.get_params()
-        held = {**options, **{name: value for name, value in self.__dict__.items() if name.endswith("_")}}
-        tensors = {n: v for n, v in held.items() if isinstance(v, np.ndarray) and v.dtype.kind != "O"}
-        plain = {name: _plain(value) for name, value in held.items() if name not in tensors and name != "reader_"}
-        content = {
+        copies = {name: torch.from_numpy(value.copy()) for name, value in self._arrays().items()}
+        artifact.write_tensors(folder / "model.safetensors", copies)
+        artifact.write_model_json(folder, self.task, self.content())
+
+    def content(self) -> dict[str, Json]:
+        """Its options, what a fit noted beside arrays, and how it reads."""
+        options, arrays = self.get_params(), self._arrays()
+        plain = {n: _plain(value) for n, value in self._held().items() if n not in arrays and n != "reader_"}
+        return {
             "emission": self.emission,
             "options": {name: value for name, value in plain.items() if name in options},
             "fitted": {name: value for name, value in plain.items() if name not in options},
             "reader": asdict(self.reader_),
         }
-        copies = {name: torch.from_numpy(value.copy()) for name, value in tensors.items()}
-        artifact.write_tensors(folder / "model.safetensors", copies)
-        artifact.write_model_json(folder, self.task, content)
+
+    def _held(self) -> dict[str, Any]:
+        return {**self.get_params(), **{name: value for name, value in self.__dict__.items() if name.endswith("_")}}
+
+    def _arrays(self) -> dict[str, Array]:
+        return {n: v for n, v in self._held().items() if isinstance(v, np.ndarray) and v.dtype.kind != "O"}
 
     # What was given
 
