@@ -138,9 +138,8 @@ def test_the_reference_evaluator_computes_the_same(tmp_path: Path) -> None:
     from onnx.reference import ReferenceEvaluator
 
     torch.manual_seed(0)
-    core = elman.Stack(
-        elman.cell("gru", 3, 4), elman.Norm(4), elman.cell("mgu", 4, 4), elman.cell("gated_deltanet", 4, 4)
-    )
+    cells = [elman.cell(name, width, 4) for name, width in (("gru", 3), ("mgu", 4), ("gated_deltanet", 4))]
+    core = elman.Stack(*cells, elman.Norm(4))
     session = exported(core, tmp_path)
     x, state = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32), session.init_state(2)
     feeds = {"x": x, "lengths": np.array([5, 5]), **state}
