@@ -33,6 +33,7 @@ MEASURED = ["src", "csrc", "bench", ":!bench/results", ":!bench/guard.json", "CM
 # By name: the module, and what it is given. Rounds such that the whole takes about half an hour; quartiles tell.
 PARTS: dict[str, list[str]] = {
     **{family: ["kernels", "--families", family, "--rounds", "10"] for family in FAMILIES},
+    "memory": ["limits", "--rounds", "10"],
     "language_model": ["language_model", "--rounds", "12"],
     "hmm": ["hmm", "--rounds", "8"],
     "large_vocabulary": ["large_vocabulary", "--rounds", "5"],

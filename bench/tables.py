@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.all import PARTS, ROOT, stored
+from bench.limits import share
 from bench.turns import cells
 
 
@@ -116,8 +117,12 @@ def setting(results: dict[str, Any]) -> str:
 
 
 def missed(results: dict[str, Any]) -> str:
-    rows = [row for part in results["parts"].values() for row in part["rows"] if row["reached"] is False]
-    return table(rows) if rows else "None.\n" if results["parts"] else ""
+    """The rows that miss their must, each with what it reaches of the machine's own speed, where that is known."""
+    rows = [row for part in results["parts"].values() for row in part["rows"]]
+    behind = [row for row in rows if row["reached"] is False]
+    if not behind:
+        return "None.\n" if results["parts"] else ""
+    return markdown((*COLUMNS, "of the machine"), [[*_texts(row), share(row, rows)] for row in behind])
 
 
 def main() -> None:

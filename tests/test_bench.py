@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench import guard, language_model, tables, turns, with_torch
+from bench import guard, language_model, limits, tables, turns, with_torch
 from bench.all import PARTS
 from bench.rows import FAMILIES, Row
 from elman import hmm, kernels
@@ -140,7 +140,7 @@ def test_tables_are_those_of_the_results() -> None:
     asked = {(isa, part) for page in pages for _, isa, parts, _ in tables.BLOCK.findall(page.read_text())
              for part in parts.split()}  # fmt: skip
     for isa in ("avx512", "avx2"):
-        assert {part for other, part in asked if other == isa} == {"setting", *PARTS}
+        assert {part for other, part in asked if other == isa} == {"setting", "missed", *PARTS}
 
 
 def test_what_is_measured_replaces_what_stands_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,3 +223,24 @@ def test_the_lens_by_hand_is_the_lens() -> None:
     wanted = bench.reach_by_hand(cell, x).mean(1)
     assert len(found.tau) == len(wanted)
     torch.testing.assert_close(torch.tensor(found.raw), wanted, rtol=1e-3, atol=1e-6)
+
+
+def row(name: str, ours: float, unit: str = "ms") -> dict[str, Any]:
+    return {"name": name, "ours": ours, "theirs": 2 * ours, "unit": unit}
+
+
+def test_a_row_is_held_against_what_the_machine_does() -> None:
+    """Multiply-adds and bytes, counted by hand."""
+    product = row(limits.PRODUCT, 10.0)  # 1.61e9 multiply-adds in 10 ms: 161 G a second
+    train = row(
+        "train lstm (16,200,128,128)", 12.0
+    )  # 3 * 3,200 steps * 512 sums * 256 numbers = 1.258e9: 105 G a second
+    assert limits.share(train, [product, train]) == "65% of the products' 161 G multiply-adds a second"
+    assert limits.share(train, [train]) == ""
+    step = row("stream step gru (1,1,128,128)", 0.01)  # 3 * 128 * 256 weights of 4 bytes in 10 us
+    memory = row("matrix-vector product, 3 x 128 rows of 256", 50.0, "GB/s")
+    assert limits.share(step, [step, memory]) == f"39 GB/s; 50 by {memory['name']}"
+    scan = row("forward real scan (8,1024,256)", 1.0)  # a, b and h
+    of_scan = row("sum of arrays of 2,097,152 numbers, 2 threads", 30.0, "GB/s")
+    assert limits.share(scan, [scan, of_scan]) == f"25 GB/s; 30 by {of_scan['name']}"
+    assert limits.share(row("fit K = 3, 200000 observations", 1.0), [product, of_scan]) == ""
