@@ -175,7 +175,7 @@ class CoreStream(Stream):
             self._engine = _Scanned(_ScanOfOne(frozen(core)), batch_size)
             return
         program.finish(x, y)
-        self._engine = NativeRows(program, core.init_state, batch_size)
+        self._engine = NativeRows(program, core.init_state(1), batch_size)
 
     def step(self, x: Array, rows: Rows | None = None) -> Array:
         """One input for each of the rows, all by default: x (n, D) -> y (n, H), array to array and tensor to tensor.
@@ -246,7 +246,7 @@ class ModelStream(Stream):
         except Unstreamable:
             self._finish = frozen(readout)  # it is called on y
         program.finish(x, y)
-        self._engine = NativeRows(program, core.init_state, batch_size)
+        self._engine = NativeRows(program, core.init_state(1), batch_size)
 
     @torch.no_grad()
     def step(self, x: Inputs, rows: Rows | None = None) -> Distribution:

@@ -48,7 +48,7 @@ class NativePaths:
 
     def __init__(self, model: SequenceModel) -> None:
         model = frozen(model)
-        readout, self._init_state = model.readout, model.core.init_state
+        readout, self._start = model.readout, model.core.init_state(1)
         program, x, y = described(model.core, None)
         if not isinstance(readout, Readout):
             raise Unstreamable(f"{type(readout).__name__} does not describe its step")
@@ -59,7 +59,7 @@ class NativePaths:
         self._program = program
 
     def __call__(self, state: State, x: Tensor, draws: Tensor) -> Tensor:
-        rows = NativeRows(self._program, self._init_state, len(x))
+        rows = NativeRows(self._program, self._start, len(x))
         rows.put(np.arange(len(x)), state)
         return rows.paths(x, draws)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,24 +43,23 @@ def check_distinct(rows: np.ndarray) -> np.ndarray:
 class NativeRows:
     """The rows of a stream, stepped, read and written by csrc/stream.cpp."""
 
-    def __init__(
-        self, program: Program, init_state: Callable[[int], State], batch_size: int, like: State | None = None
-    ) -> None:
-        self._program, self._init_state, self._rows = program, init_state, program.stream(batch_size)
+    def __init__(self, program: Program, start: State, batch_size: int) -> None:
+        """`start` is the state before the first input, one row of it: where all rows begin."""
+        self._program, self._rows = program, program.stream(batch_size)
         self._numpy = program.numpy_dtype
         self._run = self._rows.step_symbols if program.looks_up else self._rows.step
         self._outputs = program.outputs()
         self._batch_size, self._shape = batch_size, (batch_size, program.output_size)
         self._alone = 1 if self._rows.divides else 2  # a step of fewer rows than this is one thread's
-        self.like = init_state(1) if like is None else like
+        self.like = states.map(lambda leaf: leaf.detach().clone(), start)  # later changes of a module do not reach it
         self.row_bytes = states.row_bytes(self.like)
         # Leaves begin at cache lines; where each is as wide as some, there is nothing between them.
         self._dense = self.row_bytes == self._rows.state_row * self._numpy.itemsize
         self._aside: NativeRows | None = None
-        self.put(np.arange(batch_size), init_state(batch_size))
+        self.put(np.arange(batch_size), states.repeat(self.like, batch_size))
 
     def share(self, batch_size: int) -> NativeRows:
-        return NativeRows(self._program, self._init_state, batch_size, self.like)
+        return NativeRows(self._program, self.like, batch_size)
 
     def step(self, x: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
         count = self._batch_size if rows is None else len(rows)
