@@ -10,7 +10,7 @@ from torch import Tensor
 
 from elman import state as states
 from elman.cells import cell
-from elman.compose import Pool, stack
+from elman.compose import LearnedStart, Pool, stack
 from elman.core import Core
 
 
@@ -37,6 +37,7 @@ CORES = {
     "filter": lambda: cell("hmm", 4, 4),
     "pool": lambda: Pool("mean", 4),
     "stack": lambda: stack("gru", 4, 4, layers=2),
+    "learned start": lambda: LearnedStart(cell("lru", 4, 4)),
     "own": lambda: Own(4, 4),
 }
 

@@ -22,8 +22,8 @@ _NAMES = {
         "MinGRU", "MinLSTM", "Rate", "RetNet", "Window", "cell",
     ),
     "elman.compose": (
-        "GLU", "Bidirectional", "Columns", "Dense", "Dropout", "Lags", "Norm", "Parallel", "Pool", "Recompute",
-        "Residual", "Reverse", "Scale", "Stack", "WeightDrop", "Zoneout", "blocks", "save_bfloat16",
+        "GLU", "Bidirectional", "Columns", "Dense", "Dropout", "Lags", "LearnedStart", "Norm", "Parallel", "Pool",
+        "Recompute", "Residual", "Reverse", "Scale", "Stack", "WeightDrop", "Zoneout", "blocks", "save_bfloat16",
         "stack",
     ),
     "elman.convert": ("from_torch", "state_from_torch", "state_to_torch", "to_torch"),

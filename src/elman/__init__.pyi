@@ -50,6 +50,7 @@ from elman.compose import Columns as Columns
 from elman.compose import Dense as Dense
 from elman.compose import Dropout as Dropout
 from elman.compose import Lags as Lags
+from elman.compose import LearnedStart as LearnedStart
 from elman.compose import Norm as Norm
 from elman.compose import Parallel as Parallel
 from elman.compose import Pool as Pool

@@ -124,6 +124,22 @@ def where(rows: Tensor, chosen: State, other: State) -> State:
     return map(choose, chosen, other)
 
 
+def learnable(state: State) -> list[bool]:
+    """For each leaf of an initial state whether a core may learn it: those of real or complex numbers, unless they are
+    infinite, or a NamedTuple names them in `fixed_start`, as it does with what counts, sums or normalises.
+
+    >>> import elman
+    >>> learnable(elman.cell("rglru", 3, 4).init_state(1))      # h, window and t, how many inputs came before
+    [True, True, False]
+    """
+    if isinstance(state, Tensor):
+        numbers = state.is_floating_point() or state.is_complex()
+        return [numbers and state.numel() > 0 and bool(state.isfinite().all())]
+    fields, fixed = getattr(state, "_fields", range(len(state))), getattr(state, "fixed_start", ())
+    parts = zip(fields, state, strict=True)
+    return [chosen and field not in fixed for field, part in parts for chosen in learnable(part)]
+
+
 def detach(state: State) -> State:
     """The same values, cut off from the graph: what truncated BPTT carries from window to window."""
     return map(lambda leaf: leaf.detach(), state)

@@ -33,6 +33,10 @@ from elman.kernels.reference import log, log_sum_exp
 class HMMState(NamedTuple):
     p: Tensor  # (B, N) p(z(t+1) | o(1) ... o(t))
 
+    @property
+    def fixed_start(self) -> tuple[str, ...]:
+        return ("p",)  # which is pi, a parameter already
+
 
 class HMM(Core):
     """From log p(o(t) | z) to p(z(t+1) | o(1) ... o(t)): filtering.

@@ -32,6 +32,10 @@ class MLSTMState(NamedTuple):
     n: Tensor  # (B, H, K)
     m: Tensor  # (B, H)
 
+    @property
+    def fixed_start(self) -> tuple[str, ...]:
+        return ("m",)
+
 
 class MLSTM(Matrix[MLSTMState]):
     """C = F C' + I k v^T, n = F n' + I k, h = C^T q / max(|n^T q|, exp(-m)); see the top of the file.

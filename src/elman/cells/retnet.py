@@ -30,6 +30,10 @@ class RetNetState(NamedTuple):
     S: Tensor  # (B, H, K, V)
     h: Tensor  # (B, K / 2) complex, exp(i t theta) - 1 after t inputs
 
+    @property
+    def fixed_start(self) -> tuple[str, ...]:
+        return ("h",)
+
 
 class RetNet(Matrix[RetNetState]):
     """S = gamma S' + k v^T with keys and queries turned by their position; see the top of the file.

@@ -40,6 +40,10 @@ class RGLRUState(NamedTuple):
     window: Tensor  # (B, K - 1, W), the latest last
     t: Tensor  # (B, 1), how many inputs came before
 
+    @property
+    def fixed_start(self) -> tuple[str, ...]:
+        return ("t",)
+
 
 class RGLRU(Core):
     """h = a * h' + sqrt(1 - a^2) * (i * v), with a and i functions of the input; see the top of the file.

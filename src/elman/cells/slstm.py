@@ -34,6 +34,10 @@ class SLSTMState(NamedTuple):
     n: Tensor  # (B, H), zero before the first input alone
     m: Tensor  # (B, H)
 
+    @property
+    def fixed_start(self) -> tuple[str, ...]:
+        return ("n", "m")
+
 
 class SLSTM(Gated[SLSTMState]):
     """c = F c' + I tanh(z), n = F n' + I, h = s(o) c / n, with F and I exponentials; see the top of the file.

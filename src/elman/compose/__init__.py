@@ -6,6 +6,7 @@
     Reverse(a)          a, from the row's end          WeightDrop(a)     zeroes entries of its matrices
     Bidirectional(a, b) Parallel(a, Reverse(b))        Recompute(a)      trains long sequences in little memory
     Pool("mean", …)     the mean of all inputs so far, or the maximum, or by attention
+    LearnedStart(a)     a, whose initial state is a parameter
     Lags, Scale         inputs of some steps ago, the running mean of absolute values; Columns chooses features
     save_bfloat16(a)    a itself, whose gated cells store half as much for the backward pass
     stack("lstm", …)    the usual network, in one line; blocks("s4d", …), that of linear and selective recurrences
@@ -27,15 +28,16 @@ from elman.compose.pointwise import ACTIVATIONS, GLU, Dense, Norm
 from elman.compose.pool import Pool
 from elman.compose.recompute import Recompute, save_bfloat16
 from elman.compose.series import Columns, Lags, Scale
+from elman.compose.start import LearnedStart, learn_start
 from elman.compose.structure import Bidirectional, Parallel, Residual, Reverse, Stack
 from elman.core import Block, Core
 from elman.errors import InputError
 from elman.options import fraction, whole
 
 __all__ = [
-    "ACTIVATIONS", "GLU", "Bidirectional", "Columns", "Dense", "Dropout", "Lags", "Norm", "Parallel", "Pool",
-    "Recompute", "Residual", "Reverse", "Scale", "Stack", "WeightDrop", "Zoneout", "blocks", "save_bfloat16",
-    "stack",
+    "ACTIVATIONS", "GLU", "Bidirectional", "Columns", "Dense", "Dropout", "Lags", "LearnedStart", "Norm", "Parallel",
+    "Pool", "Recompute", "Residual", "Reverse", "Scale", "Stack", "WeightDrop", "Zoneout", "blocks", "learn_start",
+    "save_bfloat16", "stack",
 ]  # fmt: skip
 
 

@@ -91,6 +91,10 @@ class MeanState(NamedTuple):
     sum: Tensor  # (B, H) float64
     number: Tensor  # (B, 1) float64: how many inputs
 
+    @property
+    def fixed_start(self) -> tuple[str, ...]:
+        return ("sum", "number")
+
 
 class Mean(Plain):
     """y = sum / number, added up in float64: in float32 a sum loses digits as it grows, and stops at 2^24 inputs."""
@@ -138,6 +142,10 @@ class AttentionState(NamedTuple):
     most: Tensor  # (B, 1): the largest logit so far, against which weights are measured; minus infinity at first
     weight: Tensor  # (B, 1) float64: the sum of the weights exp(e - most)
     sum: Tensor  # (B, H) float64: the sum of inputs by their weights
+
+    @property
+    def fixed_start(self) -> tuple[str, ...]:
+        return ("most", "weight", "sum")
 
 
 class Attention(Core):

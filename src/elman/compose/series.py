@@ -89,6 +89,10 @@ class ScaleState(NamedTuple):
     sum: Tensor  # (B, C) float64: of weighted absolute values; in float32 it would stay where it is from 2^24 steps on
     weight: Tensor  # (B, C) float64
 
+    @property
+    def fixed_start(self) -> tuple[str, ...]:
+        return ("sum", "weight")
+
 
 class Scale(Plain):
     """The running mean of absolute values |v| under weights w, x = [v, w] of `size` columns each.
