@@ -1,8 +1,8 @@
 # What a machine needs: Python 3.11 or newer with venv, make, a C++ compiler. Everything else is installed in .venv.
 #   make demo      look at it: what is installed, the conformance table, a language model trained against its baselines
 #   make test      what CI runs: linter, types, tests on the native kernels, the laws once more on the reference kernels
-#   make test-browser  the pages of `elman inspect` and `elman serve` in chromium, which must be installed (apt-get install
-#                  chromium); run it before every release in which a page has changed
+#   make test-browser  the pages of `elman inspect` and `elman serve`, and an exported model, in chromium, which must be installed
+#                  (apt-get install chromium; npm for the last); run it before every release in which a page has changed
 #   make bench     the kernels against other libraries
 #   make bench-all every table of the benchmarks, about half an hour; ISA=avx2 for the other instruction set
 #   make bench-tables  write the tables of the benchmarks from what was measured
@@ -114,7 +114,8 @@ $(ARM64)/site/torch: $(ARM64)/root
 
 # Playwright drives the chromium that is on the machine; it downloads none.
 test-browser: $(VENV)/installed-dev
-	ELMAN_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/lens/test_document.py tests/serve/api/test_page.py tests/test_site.py
+	ELMAN_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/lens/test_document.py tests/serve/api/test_page.py tests/test_site.py \
+		tests/export/test_browser.py
 
 bench: $(VENV)/installed-bench
 	$(BIN)/python -m bench.kernels
