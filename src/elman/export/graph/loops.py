@@ -33,12 +33,13 @@ class Loop:
 
 
 class Unroller:
-    """Makes the values of a record in a graph of sequences; `names` has those that are there."""
+    """What of a record is loops; `run` makes its values in a graph of sequences."""
 
-    def __init__(self, record: Recorder, g: Sequences, x: int, name: str, wanted: Iterable[int]) -> None:
-        self.record, self.g = record, g
-        self.names = _Names(record, g)
-        self.names[x] = name
+    g: Sequences
+    names: _Names  # of the values that are there
+
+    def __init__(self, record: Recorder, wanted: Iterable[int]) -> None:
+        self.record = record
         self.needed = _needed(record, wanted)
         self.operations = [op for op in record.operations if self.needed.intersection(op.outputs) - record.constants]
         self.used = {number for op in self.operations for number in op.inputs} | set(wanted)
@@ -46,8 +47,15 @@ class Unroller:
         self.loops = _loops(moved, self.operations, len(record.widths))
         self.delays = [leaf for leaf in moved if not any(leaf in loop.leaves for loop in self.loops)]
 
-    def run(self) -> None:
-        """Append everything."""
+    @property
+    def pads(self) -> bool:
+        """Whether there is something that ONNX Runtime does not do with no step at all."""
+        return bool(self.loops) or any(op.whole and not op.native for op in self.operations)
+
+    def run(self, g: Sequences, x: int, name: str) -> None:
+        """Append everything; the value x is there, by its name."""
+        self.g, self.names = g, _Names(self.record, g)
+        self.names[x] = name
         for leaf in self.record.leaves.values():
             if leaf.after == leaf.before:
                 self.g.after[leaf.name] = self.g.before[leaf.name]

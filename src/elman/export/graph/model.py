@@ -111,7 +111,9 @@ class _Assembly:
     def model(self, x: Slot, y: Slot) -> onnx.ModelProto:
         record = self.record
         float_type = helper.np_dtype_to_tensor_dtype(self.store.dtype)
-        g = Sequences(self.store, "x", "lengths")
+        last = record.now(y)
+        unroller = Unroller(record, [last])
+        g = Sequences(self.store, "x", "lengths", pads=unroller.pads)
         if record.table is not None:
             self.inputs.insert(0, helper.make_tensor_value_info("x", TensorProto.INT64, ["batch", "time"]))
             name = g.add("Gather", g.array(record.table), g.at_least_one("x", np.int64), axis=0)
@@ -122,12 +124,13 @@ class _Assembly:
             self.inputs.append(helper.make_tensor_value_info("reset", TensorProto.BOOL, ["batch", "time"]))
             g.read_reset()
         self._before(g)
-        unroller = Unroller(record, g, x.number, name, [record.now(y)])
-        unroller.run()
-        last = g.expand(unroller.names[record.now(y)], g.valid, y.width) if record.now(y) in record.constants else (
-            unroller.names[record.now(y)]
-        )  # fmt: skip
-        self._output(g, g.masked(last), "y", ["batch", "time", y.width], float_type)
+        unroller.run(g, x.number, name)
+        value = unroller.names[last]
+        if last in record.constants:
+            value = g.expand(value, g.valid, y.width)
+        if not any(op.native and last in op.outputs for op in record.operations):
+            value = g.masked(value)
+        self._output(g, g.without_padding(value), "y", ["batch", "time", y.width], float_type)
         self._after(g)
         graph = helper.make_graph(g.nodes, "elman", self.inputs, self.outputs, self.store.initializers)
         opsets = [helper.make_opsetid("", self.options.opset)]

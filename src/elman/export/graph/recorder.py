@@ -29,6 +29,7 @@ class Operation:
     outputs: list[int]
     emit: Emit
     whole: bool = False  # of whole sequences only: it cannot be in a loop
+    native: bool = False  # a node that goes through time, whose output is zero past the lengths
 
 
 @dataclass
@@ -107,7 +108,9 @@ class Recorder(Builder):
         node = Native(kind, U, b, weights, options.peephole, backwards=turned)
         inputs = Slot(self.mirrors[x.number], x.width) if turned else x
         leaves = [self.leaves[slot.number] for slot in state]
-        y = self._record(state[0].width, [inputs], lambda g, x: node(g, x, [leaf.name for leaf in leaves]), whole=True)
+        names = [leaf.name for leaf in leaves]
+        y = self._record(state[0].width, [inputs], lambda g, x: node(g, x, names), whole=True)
+        self.operations[-1].native = True
         y = self._mirror(y) if turned else y
         for leaf in leaves:
             leaf.native, leaf.after = True, y.number

@@ -14,25 +14,31 @@ from elman.export.graph.nodes import Graph, Store
 class Sequences(Graph):
     """A graph of sequences. `before` and `after` have the leaves of the state (B, width), by their names."""
 
-    def __init__(self, store: Store, x: str, lengths: str) -> None:
+    def __init__(self, store: Store, x: str, lengths: str, *, pads: bool) -> None:
+        """`pads`: it has loops, which ONNX Runtime does not run over nothing: where T is 0, it is 1 inside."""
         super().__init__(store, 2)
-        self.lengths = lengths
+        self.lengths, self.pads = lengths, pads
         self.reset: str | None = None
         self.before: dict[str, str] = {}
         self.after: dict[str, str] = {}
         self._cached: dict[str, str] = {}
         self.time = self.add("Shape", x, start=1, end=2)
-        self._missing = self.add("Max", self.add("Sub", self.whole([1]), self.time), self.whole([0]))
         zero, one = (store.array(np.asarray(value, np.int64)) for value in (0, 1))
-        time = self.add("Squeeze", self.add("Max", self.time, self.whole([1])), self.whole([0]))
+        time = self.add("Max", self.time, self.whole([1])) if pads else self.time
+        time = self.add("Squeeze", time, self.whole([0]))
         steps = self.add("Unsqueeze", self.add("Range", zero, time, one), self.whole([0]))
         inside = self.add("Less", steps, self.add("Unsqueeze", lengths, self.whole([1])))
         self.valid = self.add("Unsqueeze", inside, self.whole([2]))  # (B, T, 1)
 
     def at_least_one(self, x: str, dtype: Any, *widths: int) -> str:
-        """x (B, T, widths) with a step of padding if T is 0: ONNX Runtime has no Scan over nothing."""
+        """x (B, T, widths), with a step of padding if T is 0 and the graph `pads`."""
+        if not self.pads:
+            return x
+        missing = self._once("missing", lambda: self.add(
+            "Max", self.add("Sub", self.whole([1]), self.time), self.whole([0])
+        ))  # fmt: skip
         rows = self.add("Shape", self.lengths)
-        shape = self.add("Concat", rows, self._missing, *([self.whole(widths)] if widths else []), axis=0)
+        shape = self.add("Concat", rows, missing, *([self.whole(widths)] if widths else []), axis=0)
         zero = numpy_helper.from_array(np.zeros(1, dtype))
         return self.add("Concat", x, self.add("ConstantOfShape", shape, value=zero), axis=1)
 
@@ -72,9 +78,12 @@ class Sequences(Graph):
         return self.add("ReverseSequence", x, self._one_or_more(), batch_axis=0, time_axis=1)
 
     def masked(self, x: str) -> str:
-        """x, zero past the lengths, as long as the input is."""
-        y = self.add("Where", self.valid, x, self.array([0.0]))
-        return self.add("Slice", y, self.whole([0]), self.time, self.whole([1]))
+        """x, zero past the lengths."""
+        return self.add("Where", self.valid, x, self.array([0.0]))
+
+    def without_padding(self, x: str) -> str:
+        """x as long as the input is."""
+        return self.add("Slice", x, self.whole([0]), self.time, self.whole([1])) if self.pads else x
 
     def where_any(self, x: str, other: str) -> str:
         """x (B, width) of rows that have a valid input, `other` of those that have none."""
