@@ -101,7 +101,7 @@ class Session:
 
     def scan(
         self,
-        x: ArrayLike,
+        x: ArrayLike | Mapping[str, ArrayLike],
         state: State | None = None,
         *,
         lengths: ArrayLike | None = None,
@@ -110,11 +110,11 @@ class Session:
         """Sequences x (B, T, D), or (B, T) of symbols: y (B, T, H), and the state after each row's last valid input.
 
         `lengths` (B,) are whole numbers in [0, T]; `reset` (B, T) says where an episode begins, in a file that was
-        exported with it.
+        exported with it. A tagger reads several arrays: x is a mapping from the names of its inputs to them.
         """
-        x = self._checked_x(np.asarray(x))
-        B, T = x.shape[:2]
-        feeds = {"x": x, "lengths": _lengths(lengths, B, T), **self._checked_reset(reset, B, T)}
+        inputs = self._checked_x(x)
+        B, T = inputs["x"].shape[:2]
+        feeds = {**inputs, "lengths": _lengths(lengths, B, T), **self._checked_reset(reset, B, T)}
         if self.about["causal"]:
             before = self.init_state(B) if state is None else state
             feeds |= self._checked_state(before, B)
@@ -128,6 +128,24 @@ class Session:
         """y by what its columns are: the logits, or the mean and the std, of the distribution of the next target."""
         ends = np.cumsum(list(self.about["outputs"].values()))
         return dict(zip(self.about["outputs"], np.split(y, ends[:-1], -1), strict=True))
+
+    def best_path(self, y: Array, lengths: ArrayLike | None = None) -> Array:
+        """The most probable tags (B, T) given what a tagger put out, by Viterbi's algorithm; -1 past the lengths."""
+        B, T, K = y.shape
+        n = _lengths(lengths, B, T)
+        chain = self.about["chain"] or {"start": [0.0] * K, "stop": [0.0] * K, "transition": [[0.0] * K] * K}
+        start, stop, S = (np.asarray(chain[name], y.dtype) for name in ("start", "stop", "transition"))
+        best, came_from = start + y[:, 0] if T else y[:, :0].sum(1), np.zeros((B, T, K), np.int64)
+        for t in range(1, T):
+            ways = best[:, :, None] + S  # (B, from, to)
+            came_from[:, t] = ways.argmax(1)
+            best = np.where((t < n)[:, None], ways.max(1) + y[:, t], best)
+        tag, path = (best + stop).argmax(1) if T else n, np.full((B, T), -1)
+        for t in range(T - 1, -1, -1):
+            inside = t < n
+            path[:, t] = np.where(inside, tag, -1)
+            tag = np.where(inside & (t > 0), came_from[np.arange(B), t, tag], tag)
+        return path
 
     def take(self, state: State, rows: Sequence[int] | Array) -> State:
         """The rows of a state that `rows` names, in that order; a row may be named twice."""
@@ -144,18 +162,27 @@ class Session:
         if not self.about["causal"]:
             raise InputError(f"this model reads the future, so it has no {what}: scan whole sequences, without a state")
 
-    def _checked_x(self, x: Array) -> Array:
-        if self.about["symbols"] is not None:
-            V = self.about["symbols"]
-            if x.ndim != 2 or x.dtype.kind not in "iu" or (x.size and not 0 <= x.min() <= x.max() < V):
-                raise InputError(
-                    f"x is {x.dtype}{list(x.shape)}; this model reads symbols, whole numbers (B, T) from 0 to {V - 1}"
-                )
-            return x.astype(np.int64)
-        D = self.about["input_size"]
-        if x.ndim != 3 or x.shape[2] != D or x.dtype.kind != "f":
-            raise InputError(f"x is {x.dtype}{list(x.shape)}; this model reads numbers (B, T, {D}), features last")
-        return x.astype(np.float64 if self._x.type == "tensor(double)" else np.float32)
+    def _checked_x(self, x: ArrayLike | Mapping[str, ArrayLike]) -> dict[str, Array]:
+        """The inputs by their names; of a model that has one, it may be the array itself."""
+        wanted = self.about["inputs"]
+        given = x if isinstance(x, Mapping) else {"x": x}
+        names = [each["name"] for each in wanted]
+        if sorted(given) != sorted(names):
+            raise InputError(f"the inputs are {', '.join(given)}; this model reads a mapping with {', '.join(names)}")
+        return {each["name"]: self._checked_input(each, np.asarray(given[each["name"]])) for each in wanted}
+
+    def _checked_input(self, wanted: dict[str, Any], x: Array) -> Array:
+        shape, V = wanted["shape"], wanted["symbols"]
+        name, sizes = wanted["name"], ", ".join(["B", "T", *("C" if size is None else str(size) for size in shape)])
+        fits = x.ndim == 2 + len(shape) and all(size in (None, n) for size, n in zip(shape, x.shape[2:], strict=False))
+        found = f"{name} is {x.dtype}{list(x.shape)}; this model reads"
+        if V is None:
+            if not fits or x.dtype.kind != "f":
+                raise InputError(f"{found} numbers ({sizes}), features last")
+            return x.astype(np.float64 if self._x.type == "tensor(double)" else np.float32)
+        if not fits or x.dtype.kind not in "iu" or (x.size and not 0 <= x.min() <= x.max() < V):
+            raise InputError(f"{found} symbols, whole numbers ({sizes}) from 0 to {V - 1}")
+        return x.astype(np.int64)
 
     def _checked_reset(self, reset: ArrayLike | None, B: int, T: int) -> dict[str, Array]:
         if not self.about["reset"]:

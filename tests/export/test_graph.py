@@ -14,6 +14,8 @@ from elman import state as states
 from elman.core import Core
 from elman.errors import InputError
 from elman.onnx import Session
+from elman.tasks.tag.data import Sentence
+from elman.tasks.tag.lexicon import collate
 
 onnx = pytest.importorskip("onnx")
 RUNS = Path(__file__).parent.parent / "versions" / "867694c" / "runs"
@@ -29,9 +31,9 @@ def test_a_language_model_generates_the_same_text(tmp_path: Path) -> None:
     lm = elman.load(RUNS / "lm")
     session = exported(RUNS / "lm", tmp_path)
     state, own = session.init_state(1), lm.model.init_state(1)
-    symbols = [int(symbol) for symbol in lm.symbols.encode("the ")]
-    assert session.about["outputs"] == {"logits": lm.symbols.size}
-    assert session.fingerprint == lm.fingerprint and session.about["model"]["vocabulary"] == lm.symbols.to_json()
+    symbols = [int(symbol) for symbol in lm.vocabulary.encode("the ")]
+    assert session.about["outputs"] == {"logits": lm.vocabulary.size}
+    assert session.fingerprint == lm.fingerprint and session.about["model"]["vocabulary"] == lm.vocabulary.to_json()
     for i in range(40):
         with torch.no_grad():
             predicted, own = lm.model.step(torch.tensor(symbols[i : i + 1]), own)
@@ -45,7 +47,7 @@ def test_a_language_model_generates_the_same_text(tmp_path: Path) -> None:
 def test_a_classifier_gives_the_same_logits(tmp_path: Path) -> None:
     classifier = elman.load(RUNS / "classify")
     session = exported(classifier, tmp_path)
-    x = torch.randint(0, session.about["symbols"], (3, 7))
+    x = torch.randint(0, session.about["inputs"][0]["symbols"], (3, 7))
     lengths = torch.tensor([7, 1, 4])
     with torch.no_grad():
         wanted = classifier.model.scan(x, lengths=lengths)[0].logits.numpy()
@@ -53,10 +55,25 @@ def test_a_classifier_gives_the_same_logits(tmp_path: Path) -> None:
     assert np.allclose(y[np.arange(3), lengths - 1], wanted, atol=1e-5)
 
 
+def test_a_tagger_finds_the_same_tags(tmp_path: Path) -> None:
+    tagger = elman.load(RUNS / "tag")
+    session = exported(tagger, tmp_path)
+    sentences = [Sentence(["He", "sees", "a", "cat"]), Sentence(["Odd"]), Sentence(["the", "4", "Cats"])]
+    x, lengths = collate([tagger.lexicon.written(sentence) for sentence in sentences])
+    names = [each["name"] for each in session.about["inputs"]]
+    parts = {"x": x.words, "case": x.case, "features": x.features, "characters": x.characters, "sizes": x.sizes}
+    y, _ = session.scan({name: parts[name].numpy() for name in names}, lengths=lengths.numpy())
+    with torch.no_grad():
+        chain = tagger.model.scan(x, lengths=lengths)[0]
+    for row, length in enumerate(lengths.tolist()):
+        assert np.allclose(y[row, :length], chain.emissions[row, :length].numpy(), atol=1e-5)
+    assert session.best_path(y, lengths.numpy()).tolist() == chain.best_path().tolist()
+
+
 def test_a_forecaster_gives_the_parameters_of_its_distribution(tmp_path: Path) -> None:
     model = elman.load(RUNS / "forecast").model
     session = exported(model, tmp_path)
-    x = torch.rand(2, 30, session.about["input_size"]) + 1
+    x = torch.rand(2, 30, session.about["inputs"][0]["shape"][0]) + 1
     with torch.no_grad():
         wanted, after = model.scan(x)
     y, state = session.scan(x.numpy())
@@ -111,7 +128,8 @@ def test_time_and_batch_are_free(cell: str, tmp_path: Path) -> None:
     session = exported(elman.cell(cell, 3, 4), tmp_path)
     graph = onnx.load(tmp_path / "model.onnx").graph
     assert [d.dim_param for d in graph.input[0].type.tensor_type.shape.dim[:2]] == ["batch", "time"]
-    assert sum(node.op_type in ("RNN", "GRU", "LSTM") for node in graph.node) == 1
+    branches = {each.name: each.g for node in graph.node for each in node.attribute}
+    assert sum(node.op_type in ("RNN", "GRU", "LSTM") for node in branches["then_branch"].node) == 1
     for shape in ((1, 1, 3), (5, 17, 3), (2, 0, 3), (0, 4, 3)):
         assert session.scan(np.zeros(shape, np.float32))[0].shape == (*shape[:2], 4)
 

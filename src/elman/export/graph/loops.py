@@ -47,15 +47,10 @@ class Unroller:
         self.loops = _loops(moved, self.operations, len(record.widths))
         self.delays = [leaf for leaf in moved if not any(leaf in loop.leaves for loop in self.loops)]
 
-    @property
-    def pads(self) -> bool:
-        """Whether there is something that ONNX Runtime does not do with no step at all."""
-        return bool(self.loops) or any(op.whole and not op.native for op in self.operations)
-
-    def run(self, g: Sequences, x: int, name: str) -> None:
-        """Append everything; the value x is there, by its name."""
+    def run(self, g: Sequences, names: dict[int, str]) -> None:
+        """Append everything; what is there has `names`."""
         self.g, self.names = g, _Names(self.record, g)
-        self.names[x] = name
+        self.names |= names
         for leaf in self.record.leaves.values():
             if leaf.after == leaf.before:
                 self.g.after[leaf.name] = self.g.before[leaf.name]
@@ -88,7 +83,7 @@ class Unroller:
         if g.reset is not None:
             before = g.add("Where", self._reset(leaf), _first(leaf, g), before)
         self.names[leaf.before] = before
-        g.after[leaf.name] = g.add("GatherND", all_, g.add("Unsqueeze", g.lengths, g.whole([1])), batch_dims=1)
+        g.after[leaf.name] = g.at(all_, g.lengths)
 
     def _reset(self, leaf: Leaf) -> str:
         assert self.g.reset is not None

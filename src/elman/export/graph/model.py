@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import onnx
 import torch
-from onnx import TensorProto, helper
-from torch import Tensor, nn
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
 
 from elman import state as states
 from elman.core import Core
 from elman.errors import InputError
+from elman.export.graph import words
 from elman.export.graph.loops import Unroller
-from elman.export.graph.nodes import Store
-from elman.export.graph.recorder import Leaf, Recorder
+from elman.export.graph.nodes import Graph, Store
+from elman.export.graph.recorder import Input, Leaf, Recorder, leaves_of
 from elman.export.graph.sequences import Sequences
-from elman.kernels.builder import Slot, Slots, Unstreamable
+from elman.kernels.builder import Slot, Unstreamable
 from elman.kernels.trace import Traced, slot_of, traced
+from elman.nn.crf import CRF
 from elman.nn.embed import Embed
 from elman.nn.readout import Readout
 from elman.state import REAL
+from elman.tasks.tag.word_features import SentenceEmbedding
 
 Content = dict[str, Any]
 LEAST, NEWEST = 18, 25  # versions of ONNX's operations: what the graphs need, and what ONNX Runtime 1.31 runs
@@ -43,12 +46,8 @@ def graph(
 ) -> tuple[onnx.ModelProto, Content]:
     """The graph of a core, or of a model where there are an embedding and a read-out; and what to say of it."""
     record = Recorder(_dtype(core), native=not options.with_reset)
-    like = core.init_state(1)
-    names = iter(states.names(like))
-    slots = cast(Slots, states.map(lambda leaf: cast(Tensor, record.leaf(next(names), leaf)), like))
     try:
-        x = _embedded(record, embed, core.input_size)
-        y = core.describe_step(record, x, slots)
+        y = core.describe_step(record, _embedded(record, embed, core.input_size), leaves_of(record, core))
         columns, y = _outputs(record, readout, y)
     except Unstreamable as error:
         raise InputError(
@@ -57,7 +56,7 @@ def graph(
             "elman/kernels/trace.py."
         ) from error
     assembly = _Assembly(record, options, core.causal)
-    return assembly.model(x, y), assembly.about(columns)
+    return assembly.model(y), {**assembly.about(columns), "chain": _chain(readout)}
 
 
 def _dtype(core: Core) -> torch.dtype:
@@ -72,6 +71,8 @@ def _dtype(core: Core) -> torch.dtype:
 def _embedded(record: Recorder, embed: nn.Module | None, width: int) -> Slot:
     if embed is None or isinstance(embed, nn.Identity):
         return record.input(width)
+    if isinstance(embed, SentenceEmbedding):
+        return words.embedded(record, embed)
     if hasattr(embed, "describe_step"):
         return cast(Embed, embed).describe_step(record)
     if not hasattr(embed, "input_size"):
@@ -83,6 +84,9 @@ def _outputs(record: Recorder, readout: nn.Module | None, y: Slot) -> tuple[dict
     """The parameters of the distribution side by side, with the width of each; y itself without a read-out."""
     if readout is None:
         return {"y": y.width}, y
+    if isinstance(readout, CRF):
+        emissions = record.linear(y, readout.linear.weight, readout.linear.bias)
+        return {"emissions": emissions.width}, emissions
     if not hasattr(readout, "describe_step"):
         raise Unstreamable(f"{type(readout).__name__} does not describe its step")
     readout = cast(Readout[Any], readout)
@@ -97,6 +101,14 @@ def _outputs(record: Recorder, readout: nn.Module | None, y: Slot) -> tuple[dict
     return {name: slot.width for name, slot in parts.items()}, record.concat(list(parts.values()))
 
 
+def _chain(readout: nn.Module | None) -> Content | None:
+    """The scores of a CRF beside its emissions."""
+    if not isinstance(readout, CRF):
+        return None
+    scores = {"start": readout.start, "stop": readout.stop, "transition": readout.transition}
+    return {name: values.detach().tolist() for name, values in scores.items()}
+
+
 class _Assembly:
     """The inputs and outputs of a graph around what a record says."""
 
@@ -105,49 +117,72 @@ class _Assembly:
         dtype = np.dtype(str(record.dtype).removeprefix("torch."))
         self.store = Store(dtype)
         self.leaves = list(record.leaves.values())
-        self.inputs = [helper.make_tensor_value_info("lengths", TensorProto.INT64, ["batch"])]
+        self.inputs: list[onnx.ValueInfoProto] = []
         self.outputs: list[onnx.ValueInfoProto] = []
 
-    def model(self, x: Slot, y: Slot) -> onnx.ModelProto:
-        record = self.record
-        float_type = helper.np_dtype_to_tensor_dtype(self.store.dtype)
-        last = record.now(y)
-        unroller = Unroller(record, [last])
-        g = Sequences(self.store, "x", "lengths", pads=unroller.pads)
-        if record.table is not None:
-            self.inputs.insert(0, helper.make_tensor_value_info("x", TensorProto.INT64, ["batch", "time"]))
-            name = g.add("Gather", g.array(record.table), g.at_least_one("x", np.int64), axis=0)
-        else:
-            self.inputs.insert(0, helper.make_tensor_value_info("x", float_type, ["batch", "time", x.width]))
-            name = g.at_least_one("x", self.store.dtype, x.width)
-        if self.options.with_reset:
-            self.inputs.append(helper.make_tensor_value_info("reset", TensorProto.BOOL, ["batch", "time"]))
-            g.read_reset()
-        self._before(g)
-        unroller.run(g, x.number, name)
-        value = unroller.names[last]
-        if last in record.constants:
-            value = g.expand(value, g.valid, y.width)
-        if not any(op.native and last in op.outputs for op in record.operations):
-            value = g.masked(value)
-        self._output(g, g.without_padding(value), "y", ["batch", "time", y.width], float_type)
-        self._after(g)
-        graph = helper.make_graph(g.nodes, "elman", self.inputs, self.outputs, self.store.initializers)
+    def model(self, y: Slot) -> onnx.ModelProto:
+        full, empty = self._branches(y)
+        chosen = Graph(self.store, 2)
+        some = chosen.add("Greater", chosen.add("Size", "x"), chosen.store.array(np.asarray(0, np.int64)))
+        names = [output.name for output in self.outputs]
+        choice = helper.make_node("If", [some], names, then_branch=full, else_branch=empty)
+        graph = helper.make_graph([*chosen.nodes, choice], "elman", self.inputs, self.outputs, self.store.initializers)
         opsets = [helper.make_opsetid("", self.options.opset)]
         model = helper.make_model(graph, producer_name="elman", opset_imports=opsets)
         model.ir_version = min(model.ir_version, helper.find_min_ir_version_for(opsets))
         return model
 
-    def _output(self, g: Sequences, value: str, name: str, shape: Sequence[str | int], kind: int) -> None:
-        g.nodes.append(helper.make_node("Identity", [value], [name]))
-        self.outputs.append(helper.make_tensor_value_info(name, kind, shape))
+    def _branches(self, y: Slot) -> tuple[onnx.GraphProto, onnx.GraphProto]:
+        """What is done with sequences, and with nothing, over which ONNX Runtime runs no loop: the state stays."""
+        record = self.record
+        float_type = helper.np_dtype_to_tensor_dtype(self.store.dtype)
+        g, last = Sequences(self.store, "x", "lengths"), record.now(y)
+        values = {}
+        for source in record.sources:
+            values[source.value] = cast(str, source.make(g, *(self._read(each) for each in source.inputs)))
+        self.inputs.append(helper.make_tensor_value_info("lengths", TensorProto.INT64, ["batch"]))
+        if self.options.with_reset:
+            self.inputs.append(helper.make_tensor_value_info("reset", TensorProto.BOOL, ["batch", "time"]))
+            g.read_reset()
+        self._before(g)
+        unroller = Unroller(record, [last])
+        unroller.run(g, values)
+        value = unroller.names[last]
+        if last in record.constants:
+            value = g.expand(value, g.valid, y.width)
+        if not any(op.native and last in op.outputs for op in record.operations):
+            value = g.masked(value)
+        nothing = Graph(self.store, 2)
+        shape = nothing.add("Concat", nothing.add("Shape", "x", start=0, end=2), nothing.whole([y.width]), axis=0)
+        zero = numpy_helper.from_array(np.zeros(1, self.store.dtype))
+        self.outputs.append(helper.make_tensor_value_info("y", float_type, ["batch", "time", y.width]))
+        full, empty = [value], [nothing.add("ConstantOfShape", shape, value=zero)]
+        for after, before in self._after(g):
+            full.append(after)
+            empty.append(nothing.add("Identity", before))
+        return self._branch("full", g, full), self._branch("empty", nothing, empty)
+
+    def _branch(self, name: str, g: Graph, values: Sequence[str]) -> onnx.GraphProto:
+        """A graph that gives the outputs, under names of its own."""
+        own = [g.add("Identity", value) for value in values]
+        infos = []
+        for output, value in zip(self.outputs, own, strict=True):
+            infos.append(onnx.ValueInfoProto())
+            infos[-1].CopyFrom(output)
+            infos[-1].name = value
+        return helper.make_graph(g.nodes, name, [], infos)
+
+    def _read(self, each: Input) -> str:
+        dtype = self.store.dtype if each.symbols is None else np.dtype(np.int64)
+        shape = ["batch", "time", *(size or f"{each.name} size" for size in each.shape)]
+        kind = helper.np_dtype_to_tensor_dtype(dtype)
+        self.inputs.append(helper.make_tensor_value_info(each.name, kind, shape))
+        return each.name
 
     def _before(self, g: Sequences) -> None:
         """The leaves of the state before, (B, width)."""
         if not self.causal:  # it starts anew with every row
-            for leaf in self.leaves:
-                rows = g.add("Concat", g.add("Shape", g.lengths), g.whole([leaf.width]), axis=0)
-                g.before[leaf.name] = g.add("Expand", g.store.array(leaf.first.reshape(1, -1)), rows)
+            g.begin(self.leaves)
         elif self.options.pack_state:
             self._unpack(g)
         else:
@@ -157,24 +192,26 @@ class _Assembly:
                 flat = leaf.first.ndim == 1
                 g.before[leaf.name] = leaf.name if flat else g.add("Reshape", leaf.name, g.whole([0, leaf.width]))
 
-    def _after(self, g: Sequences) -> None:
+    def _after(self, g: Sequences) -> Iterator[tuple[str, str]]:
+        """The outputs of the state: their values, and the inputs that they are if nothing is read."""
         if not self.causal:
             return
         if self.options.pack_state:
             wide = self._packed()
-            parts = [g.after[leaf.name] for leaf in self.leaves]
             parts = [
-                part if leaf.first.dtype == wide else g.cast(part, wide)
-                for part, leaf in zip(parts, self.leaves, strict=True)
+                g.after[leaf.name] if leaf.first.dtype == wide else g.cast(g.after[leaf.name], wide)
+                for leaf in self.leaves
             ]
             kind = helper.np_dtype_to_tensor_dtype(wide)
-            self._output(g, g.add("Concat", *parts, axis=1), "next", ["batch", self._width()], kind)
+            self.outputs.append(helper.make_tensor_value_info("next", kind, ["batch", self._width()]))
+            yield g.add("Concat", *parts, axis=1), "state"
             return
         for leaf in self.leaves:
             value, kind = g.after[leaf.name], helper.np_dtype_to_tensor_dtype(leaf.first.dtype)
             if leaf.first.ndim != 1:
                 value = g.add("Reshape", value, g.whole([0, *leaf.first.shape]))
-            self._output(g, value, _next(leaf), ["batch", *leaf.first.shape], kind)
+            self.outputs.append(helper.make_tensor_value_info(_next(leaf), kind, ["batch", *leaf.first.shape]))
+            yield value, leaf.name
 
     def _packed(self) -> np.dtype[Any]:
         """The dtype of a state in one tensor: the widest of its leaves."""
@@ -201,8 +238,10 @@ class _Assembly:
             for leaf in self.leaves
         ]  # fmt: skip
         return {
-            "symbols": None if self.record.table is None else len(self.record.table),
-            "input_size": self.record.input_size,
+            "inputs": [
+                {"name": each.name, "shape": list(each.shape), "symbols": each.symbols}
+                for source in self.record.sources for each in source.inputs
+            ],
             "outputs": columns, "causal": self.causal, "reset": self.options.with_reset,
             "packed": self.options.pack_state, "state": leaves if self.causal else [],
         }  # fmt: skip

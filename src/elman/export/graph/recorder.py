@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from elman import state as states
+from elman.core import Core
 from elman.export.graph.nodes import Array, Graph
 from elman.export.graph.recurrent import NATIVE, Native
 from elman.kernels.builder import Builder, Slot, Unstreamable
 from elman.kernels.reference import GatedOptions
+from elman.state import AnyState
 
 Emit = Callable[..., str | list[str]]  # (graph, names of the inputs) -> names of the outputs
 
@@ -30,6 +34,24 @@ class Operation:
     emit: Emit
     whole: bool = False  # of whole sequences only: it cannot be in a loop
     native: bool = False  # a node that goes through time, whose output is zero past the lengths
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input of the graph, (B, T, *shape): numbers, or whole numbers below `symbols`."""
+
+    name: str
+    shape: tuple[int | None, ...] = ()  # None where it is free
+    symbols: int | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Inputs of the graph, and the value (B, T, width) that is made of them."""
+
+    inputs: list[Input]
+    value: int
+    make: Emit
 
 
 @dataclass
@@ -58,8 +80,7 @@ class Recorder(Builder):
     widths: list[int] = field(default_factory=list)  # of each value
     leaves: dict[int, Leaf] = field(default_factory=dict)  # by the number before
     constants: set[int] = field(default_factory=set)
-    input_size: int = 0  # how many numbers an input is; 0 of a symbol
-    table: Tensor | None = None  # whose rows the inputs name
+    sources: list[Source] = field(default_factory=list)
     backward: bool = False
     mirrors: dict[int, int] = field(default_factory=dict)  # a value and the same from the ends of rows
 
@@ -80,12 +101,21 @@ class Recorder(Builder):
         return self._mirror(y)
 
     def input(self, width: int) -> Slot:
-        self.input_size = width
-        return self._value(width)
+        return self.read([Input("x", (width,))], width, lambda g, x: x)
 
     def lookup(self, table: Tensor) -> Slot:
-        self.table = table
-        return self._value(table.shape[1])
+        return self.read_symbols("x", table)
+
+    def read_symbols(self, name: str, table: Tensor) -> Slot:
+        """The rows of `table` that the input `name` has the numbers of."""
+        inputs = [Input(name, symbols=len(table))]
+        return self.read(inputs, table.shape[1], lambda g, x: g.add("Gather", g.array(table), x, axis=0))
+
+    def read(self, inputs: list[Input], width: int, make: Emit) -> Slot:
+        """What `make` makes of inputs of the graph."""
+        slot = self._value(width)
+        self.sources.append(Source(inputs, slot.number, make))
+        return slot
 
     def state(self, width: int) -> Slot:
         raise NotImplementedError("`leaf` makes the slots of a state, with its name and first value")
@@ -332,3 +362,10 @@ class Recorder(Builder):
             y = self._record(x.width, [x], lambda g, x: g.reverse(x), whole=True)
             self.mirrors |= {number: y.number, y.number: number}
         return Slot(self.mirrors[number], x.width)
+
+
+def leaves_of(record: Recorder, core: Core) -> AnyState:
+    """The state of a core, with a slot in the place of each leaf."""
+    like = core.init_state(1)
+    names = iter(states.names(like))
+    return states.map(lambda leaf: cast(Tensor, record.leaf(next(names), leaf)), like)

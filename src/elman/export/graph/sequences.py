@@ -2,49 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import numpy as np
-from onnx import numpy_helper
 
-from elman.export.graph.nodes import Graph, Store
+from elman.export.graph.nodes import Array, Graph, Store
+
+
+class Leaf(Protocol):
+    """What is known of a leaf of the state."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def first(self) -> Array: ...
+    @property
+    def width(self) -> int: ...
 
 
 class Sequences(Graph):
     """A graph of sequences. `before` and `after` have the leaves of the state (B, width), by their names."""
 
-    def __init__(self, store: Store, x: str, lengths: str, *, pads: bool) -> None:
-        """`pads`: it has loops, which ONNX Runtime does not run over nothing: where T is 0, it is 1 inside."""
+    def __init__(self, store: Store, x: str, lengths: str) -> None:
         super().__init__(store, 2)
-        self.lengths, self.pads = lengths, pads
+        self.lengths = lengths
         self.reset: str | None = None
         self.before: dict[str, str] = {}
         self.after: dict[str, str] = {}
         self._cached: dict[str, str] = {}
-        self.time = self.add("Shape", x, start=1, end=2)
         zero, one = (store.array(np.asarray(value, np.int64)) for value in (0, 1))
-        time = self.add("Max", self.time, self.whole([1])) if pads else self.time
-        time = self.add("Squeeze", time, self.whole([0]))
+        time = self.add("Squeeze", self.add("Shape", x, start=1, end=2), self.whole([0]))
         steps = self.add("Unsqueeze", self.add("Range", zero, time, one), self.whole([0]))
         inside = self.add("Less", steps, self.add("Unsqueeze", lengths, self.whole([1])))
         self.valid = self.add("Unsqueeze", inside, self.whole([2]))  # (B, T, 1)
 
-    def at_least_one(self, x: str, dtype: Any, *widths: int) -> str:
-        """x (B, T, widths), with a step of padding if T is 0 and the graph `pads`."""
-        if not self.pads:
-            return x
-        missing = self._once("missing", lambda: self.add(
-            "Max", self.add("Sub", self.whole([1]), self.time), self.whole([0])
-        ))  # fmt: skip
-        rows = self.add("Shape", self.lengths)
-        shape = self.add("Concat", rows, missing, *([self.whole(widths)] if widths else []), axis=0)
-        zero = numpy_helper.from_array(np.zeros(1, dtype))
-        return self.add("Concat", x, self.add("ConstantOfShape", shape, value=zero), axis=1)
+    def begin(self, leaves: Iterable[Leaf]) -> None:
+        """Let every row begin with the first state."""
+        for leaf in leaves:
+            rows = self.add("Concat", self.add("Shape", self.lengths), self.whole([leaf.width]), axis=0)
+            self.before[leaf.name] = self.add("Expand", self.store.array(leaf.first.reshape(1, -1)), rows)
 
     def read_reset(self) -> None:
         """Where episodes begin, (B, T, 1), of the input of that name."""
-        flags = self.add("Unsqueeze", self.at_least_one("reset", np.bool_), self.whole([2]))
+        flags = self.add("Unsqueeze", "reset", self.whole([2]))
         self.reset = self.add("And", flags, self.valid)
 
     @property
@@ -77,13 +78,13 @@ class Sequences(Graph):
         """x from each row's last valid input to its first; what is past the lengths stays where it is."""
         return self.add("ReverseSequence", x, self._one_or_more(), batch_axis=0, time_axis=1)
 
+    def at(self, x: str, steps: str) -> str:
+        """x (B, T, width) at a step of each row, (B,): (B, width)."""
+        return self.add("GatherND", x, self.add("Unsqueeze", steps, self.whole([1])), batch_dims=1)
+
     def masked(self, x: str) -> str:
         """x, zero past the lengths."""
         return self.add("Where", self.valid, x, self.array([0.0]))
-
-    def without_padding(self, x: str) -> str:
-        """x as long as the input is."""
-        return self.add("Slice", x, self.whole([0]), self.time, self.whole([1])) if self.pads else x
 
     def where_any(self, x: str, other: str) -> str:
         """x (B, width) of rows that have a valid input, `other` of those that have none."""

@@ -286,7 +286,9 @@ class HiddenMarkovPredictor(Arguments, Configured, Predictor[HiddenMarkov]):
     def content(self) -> dict[str, Json]:
         """Its options, what a fit noted beside arrays, and how it reads."""
         options, arrays = self.get_params(), self._arrays()
-        plain = {n: _plain(value) for n, value in self._held().items() if n not in arrays and n != "reader_"}
+        plain: dict[str, Any] = {
+            n: _plain(value) for n, value in self._held().items() if n not in arrays and n != "reader_"
+        }
         return {
             "emission": self.emission,
             "options": {name: value for name, value in plain.items() if name in options},
