@@ -83,3 +83,21 @@ def test_a_model_that_others_use_is_inspected_as_alone():
         scans = [pool.submit(model, x) for _ in range(20)]
         assert all(report.result().to_json() == alone for report in reports)
         assert all(scan.result()[0].requires_grad and torch.equal(scan.result()[0], scanned) for scan in scans)
+
+
+def test_a_learned_start_is_seen_as_a_first_state():
+    """Each row is read as far as its first episode goes, from the state that is learned."""
+    torch.manual_seed(0)
+    bare = elman.stack("gru", 3, 4, layers=2)
+    core = elman.LearnedStart(bare)
+    torch.nn.init.normal_(core.initial_state)
+    x, reset = torch.randn(3, 12, 3), torch.zeros(3, 12, dtype=torch.bool)
+    reset[0, [0, 7]] = reset[2, 4] = True
+    start = elman.state.detach(core.init_state(3))
+    found = lens.inspect(core, lens.Sample(x, reset=reset))
+    wanted = lens.inspect(bare, lens.Sample(x, state=start, lengths=torch.tensor([7, 12, 4])))
+    assert found.loss == wanted.loss and "later episodes" in found.missing
+    assert [one.to_json() for one in found.reach] == [one.to_json() for one in wanted.reach]
+    for mine, theirs in zip(found.traces, wanted.traces, strict=True):
+        assert torch.equal(mine.values, theirs.values)
+    assert "later episodes" not in lens.inspect(core, lens.Sample(x)).missing

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from elman import kernels
 from elman import state as states
 from elman.cells.hmm import HMM
+from elman.compose import LearnedStart
 from elman.files.config import Json
 from elman.lengths import valid
 from elman.lens.context import Context, context
@@ -23,7 +24,7 @@ from elman.lens.flow import ANCHORS, Flow, Reach, flow, layers_of, reach
 from elman.lens.gates import Gate, Health, gates, health, timescale
 from elman.lens.influence import Influence, influence
 from elman.lens.layers import Layer, flat, inspection_mode, trajectory, unflat
-from elman.lens.sample import Sample, causal, features, losses
+from elman.lens.sample import Sample, causal, core_of, features, losses
 from elman.lens.spectra import WIDEST, Isometry, Spectrum, isometry, lyapunov, spectrum
 from elman.lens.units import Follower, properties, units
 from elman.lens.verdict import Findings, kind, verdict, worst
@@ -207,6 +208,7 @@ def inspect(
     model, core = copy.deepcopy((model, sample.core))  # they get hooks and flags, and others may be using the model
     sample = replace(sample, core=core)
     missing: dict[str, str] = {}
+    sample = _first_episodes(model, sample, missing)
     loss, layers, values = _read_states(model, sample)
     flows = flow(model, sample.take(torch.arange(min(sample.shape[0], ROWS))))
     memories = {layer.name: _memory(layer, flows) for layer in layers}
@@ -229,6 +231,18 @@ def inspect(
         traces, list(sample.names[0])[: sample.shape[1]] if sample.names else [], missing, verdict(seen), sample.panels,
         about=sample.about,
     )  # fmt: skip
+
+
+def _first_episodes(model: nn.Module, sample: Sample, missing: dict[str, str]) -> Sample:
+    """The sample; of a core with a learned start, whose layers read episodes as rows, the first episode of each row."""
+    later = sample.reset.clone()
+    later[:, 0] = False
+    starts = any(isinstance(part, LearnedStart) for part in core_of(model, sample).modules())
+    if not starts or not bool(later.any()):
+        return sample
+    missing["later episodes"] = "a core with a learned start reads them as rows of their own; each row is cut before"
+    first = torch.where(later.any(1), later.int().argmax(1), sample.shape[1])
+    return sample.take(torch.arange(len(first)), torch.minimum(sample.lengths, first))
 
 
 def _summary(model: nn.Module) -> str:
