@@ -1,5 +1,7 @@
 """The network that a config describes has every part that the config names."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from elman.cells import CELLS
 from elman.errors import InputError
 from elman.tasks.forecast.config import ForecastModelConfig
 from elman.tasks.network import NetworkConfig, core, resolve_defaults
+from elman.tasks.predictor import copy_weights
 
 
 def scanned(config, x, **more):
@@ -77,3 +80,25 @@ def test_what_a_layer_reads_is_added_where_a_config_says_so(kind, name):
     x = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(1))
     added, alone = (scanned(kind(cell="gru", size=4, **{name: flag}), x) for flag in (True, False))
     assert torch.equal(added, x + alone)
+
+
+@pytest.mark.parametrize("block", ["plain", "residual"])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_every_layer_and_direction_has_a_learned_start(block, bidirectional):
+    config = NetworkConfig(cell="gru", size=4, layers=2, block=block, learn_initial_state=True)
+    network = core(config, 4, bidirectional=bidirectional)
+    starts = {name: start for name, start in network.named_parameters() if name.endswith("initial_state")}
+    assert [start.numel() for start in starts.values()] == ([4] * 4 if bidirectional else [8])
+    x = torch.randn(2, 5, 4)
+    plain = core(replace(config, learn_initial_state=False), 4, bidirectional=bidirectional)
+    copy_weights(plain, network)
+    assert torch.equal(network.scan(x)[0], plain.scan(x)[0])  # at first it is zero
+    network.scan(x)[0].square().sum().backward()
+    assert all(start.grad.abs().min() > 0 for start in starts.values())
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_a_start_of_nothing_cannot_be_learned(bidirectional):
+    config = NetworkConfig(cell="window", size=4, options={"k": 1}, learn_initial_state=True)
+    with pytest.raises(InputError, match="whose start could be learned"):
+        core(config, 4, bidirectional=bidirectional)

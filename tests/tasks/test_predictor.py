@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from elman.cells import cell
+from elman.compose import LearnedStart, Stack
 from elman.data import VOCABULARIES
 from elman.errors import FileError, InputError
 from elman.files import artifact
@@ -75,3 +77,25 @@ def test_rows_are_answered_in_their_order_like_sizes_side_by_side(batch_size):
 
     assert Predictor(Tied()).batched(rows, run, batch_size, len) == ["AAA", "B", "", "CC", "DDDD"]
     assert [size for some in seen for size in some] == [4, 3, 2, 1, 0] and max(map(len, seen)) == min(batch_size, 5)
+
+
+def test_weights_of_a_model_that_learns_no_start_fit_one_that_does():
+    def network(learned):
+        inner = cell("gru", 3, 4)
+        return Stack(Stack(LearnedStart(inner) if learned else inner), cell("lru", 4, 2))
+
+    plain, inner = network(False), network(True)
+    outer = LearnedStart(network(True))
+    for model in (inner, outer, LearnedStart(network(False))):
+        starts = {name: start.data for name, start in model.named_parameters() if name.endswith("initial_state")}
+        for start in starts.values():
+            start.fill_(7.0)
+        assert copy_weights(plain, model) == len(tensors(plain))
+        assert starts and all((start == 7.0).all() for start in starts.values())
+        for start in starts.values():
+            start.zero_()
+        assert torch.equal(model.scan(torch.ones(1, 5, 3))[0], plain.scan(torch.ones(1, 5, 3))[0])
+    assert copy_weights(inner, network(True)) == len(tensors(inner))
+    for source, model in ((inner, plain), (Stack(cell("gru", 3, 4)), outer)):
+        with pytest.raises(InputError, match="does not fit this config"):
+            copy_weights(source, model)

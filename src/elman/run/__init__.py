@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from elman import kernels, lens, tasks
+from elman.data.names import names_of
 from elman.data.text import MEMORY, Document
 from elman.errors import InputError, UnknownNameError
 from elman.files import artifact, config
@@ -33,6 +34,7 @@ from elman.training.lock import lock
 from elman.training.logs import Logs
 from elman.training.loop import LoopState, Progress, Supervisor
 from elman.training.loss import LossModule
+from elman.training.only import freeze_others
 from elman.training.record import Recorder, begin, change_config, read_metrics
 from elman.training.scores import Scores
 
@@ -307,6 +309,7 @@ def _open(task: AnyTask, settings: AnyTrained, processes: Ranks, opener: Opener,
     settings = threads.resolve_threads(settings, threads.work(predictor.model, batches))
     stored = checkpoint.load(last, lambda: predictor.model.init_state(0)) if last else None
     changes = config.resumed(stored.identity, settings, data.fingerprint, out) if stored else {}
+    freeze_others(predictor.model, names_of(settings.training.only))
     state = LoopState(
         processes.wrap(LossModule(task, predictor.model.train())),
         batches,

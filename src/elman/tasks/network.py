@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from elman.cells import CELLS
-from elman.compose import blocks, stack
+from elman.compose import blocks, learn_start, stack
 from elman.compose.pointwise import NORMS
 from elman.core import Core, Options
 from elman.errors import InputError
 from elman.files.config import one_of
-from elman.options import choice, whole
+from elman.options import choice, flag, whole
 
 BLOCKS = ("auto", "plain", "residual")
 
@@ -31,6 +31,7 @@ class NetworkConfig:
         norm: the norm before each layer, layer or rms; null for none
         dropout: the dropout between layers
         weight_dropout: the dropout of the weights that multiply the state, the same at all steps; of gated cells
+        learn_initial_state: learn the state in which sequences begin; it is zero at first, and without
     """
 
     cell: str = one_of("gru", CELLS)
@@ -42,6 +43,7 @@ class NetworkConfig:
     norm: str | None = one_of(None, NORMS)
     dropout: float = 0.0
     weight_dropout: float = 0.0
+    learn_initial_state: bool = False
 
     @property
     def adds_input(self) -> bool:
@@ -100,6 +102,11 @@ def core(config: NetworkConfig, width: int, *, bidirectional: bool = False) -> C
     >>> core(NetworkConfig(cell="gru", size=8), 3, bidirectional=True).output_size
     16
     """
+    layers = _layers(config, width, bidirectional)
+    return learn_start(layers) if flag("model.learn_initial_state", config.learn_initial_state) else layers
+
+
+def _layers(config: NetworkConfig, width: int, bidirectional: bool) -> Core:
     if config.cell == "hmm":
         raise InputError(
             "model.cell is hmm, which filters log-likelihoods of hidden states; what a network reads is not that. "

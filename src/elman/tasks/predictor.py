@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from elman.compose import LearnedStart
 from elman.errors import FileError, FrozenError, InputError
 from elman.files import artifact
 from elman.files.config import Json
@@ -201,8 +202,15 @@ def wrong_weights(folder: Path) -> FileError:
 
 
 def copy_weights(source: nn.Module, model: nn.Module) -> int:
-    """Give a model the weights of another one, which must have the same; how many tensors they are."""
+    """Give a model the weights of another one, which must have the same; how many tensors they are.
+
+    Only the starts that a model learns may be missing there: they begin where those of the other do.
+    """
     learnt, fresh = tensors(source), tensors(model)
+    if not any(isinstance(part, LearnedStart) for part in source.modules()):
+        names = _names_without_starts(model)
+        learnt = {names.get(name, name): tensor for name, tensor in learnt.items()}
+        fresh = {name: tensor for name, tensor in fresh.items() if name in names.values()}
     for name in sorted({*learnt, *fresh}):
         there, here = (list(part[name].shape) if name in part else "none" for part in (learnt, fresh))
         if there != here:
@@ -212,6 +220,19 @@ def copy_weights(source: nn.Module, model: nn.Module) -> int:
             )
     model.load_state_dict(learnt, strict=False)  # what is shared has one name only
     return len(learnt)
+
+
+def _names_without_starts(model: nn.Module) -> dict[str, str]:
+    """The names of a model's tensors but the starts that it learns, by what they would be if it learned none."""
+    starts = [f"{name}." if name else "" for name, part in model.named_modules() if isinstance(part, LearnedStart)]
+    names = {name: name for name in model.state_dict() if name not in {f"{start}initial_state" for start in starts}}
+    for start in sorted(starts, key=len, reverse=True):  # the inner ones first: their names contain the outer ones
+        inside = f"{start}core."
+        names = {
+            start + plain.removeprefix(inside) if plain.startswith(inside) else plain: name
+            for plain, name in names.items()
+        }
+    return names
 
 
 AnyPredictor = Predictor[Any]  # whatever its network is

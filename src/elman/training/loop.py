@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from elman import state as states
 from elman.data import Batches, Position
+from elman.data.names import Names
 from elman.errors import InputError, TrainingError
 from elman.options import flag, whole
 from elman.progress import Steps
@@ -41,6 +42,8 @@ class TrainingConfig:
         autocast: multiply in bfloat16 where the backward pass uses Torch's products, on a processor that has
             instructions for it: faster for linear recurrences and attention, of no effect for gated cells
         lens: note at each evaluation how far gradients reach back and how saturated gates are, for `elman inspect`
+        only: the parameters that are trained, by parts of their names such as initial_state or readout, with * and ?;
+            all others stay as they are. Empty for all
     """
 
     steps: int = 1000
@@ -53,6 +56,7 @@ class TrainingConfig:
     patience: int = 0
     autocast: bool = False
     lens: bool = False
+    only: Names = field(default_factory=list)
 
 
 def check(config: TrainingConfig, device: str) -> None:

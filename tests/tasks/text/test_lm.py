@@ -33,6 +33,8 @@ def lm_of(vocabulary=None, seed=0, **config):
     model = build(settings, vocabulary.size).eval()
     if hasattr(getattr(model, "readout", None), "linear"):
         model.readout.linear.bias.data[:2] = -9.0  # as if trained: no boundary inside a text, no unknown symbol
+    if settings.learn_initial_state:
+        torch.nn.init.normal_(model.core.initial_state)
     return LanguageModel(model, vocabulary, settings)
 
 
@@ -50,6 +52,7 @@ MODELS = {
     "blocks": lambda: lm_of(cell="s4d"),
     "window": lambda: lm_of(cell="window", layers=1),
     "residual": lambda: lm_of(residual=True, norm="layer", cell="lru"),
+    "learned start": lambda: lm_of(cell="lstm", learn_initial_state=True),
     "markov": markov,
 }
 

@@ -90,7 +90,8 @@ def build(config: TranslateModelConfig, symbols: Vocabularies) -> EncoderDecoder
     if config.tied == "all":
         source.weight = target.weight
     encoder = _layers(config, E, config.layers, bidirectional=config.bidirectional)
-    decoder = _decoder(config, encoder.output_size)
+    # A decoder begins where the encoder's last state says.
+    decoder = _decoder(replace(config, learn_initial_state=False), encoder.output_size)
     weight = None if config.tied == "none" else target.weight
     readout = Softmax(decoder.output_size, symbols.target.size, dropout=config.readout_dropout, weight=weight)
     return EncoderDecoder(source, encoder, target, decoder, readout, smoothing=config.smoothing)
