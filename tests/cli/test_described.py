@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from elman.cli import described, main
+from elman.cli import described, main, search
 from elman.cli.settings import help_text
 from elman.files.config import render
 
@@ -50,6 +50,10 @@ def test_help_does_not_wait_for_torch(arguments, tmp_path):
         assert done.stdout == render(TASKS["forecast"].Config(out="runs/forecast"))
     else:
         assert "hidden Markov model" in done.stdout
+
+
+def test_help_of_search_is_made_of_what_is_kept_and_is_that_of_its_parser():
+    assert search.help_text() == search.parser().format_help()
 
 
 def test_a_task_that_is_not_there_is_named(capsys):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -67,7 +67,11 @@ def live() -> dict[str, Described]:
 def _verbs(task: AnyTask) -> dict[str, tuple[Argument, ...]]:
     from elman.cli import VERBS, export, model_verb, search
 
-    verbs = {"export": arguments_of(export.parser()), "search": arguments_of(search.parser())}
+    parser = search.parser()
+    verbs = {
+        "export": arguments_of(export.parser()),
+        "search": arguments_of(parser, parser._get_formatter()._get_help_string),
+    }
     for verb, (kind, _) in task.requests.items():
         if verb not in VERBS:  # a task of a user may answer in Python alone
             continue
@@ -80,10 +84,16 @@ def _verbs(task: AnyTask) -> dict[str, tuple[Argument, ...]]:
     return verbs
 
 
-def arguments_of(parser: argparse.ArgumentParser) -> tuple[Argument, ...]:
+def _own_help(action: argparse.Action) -> str:
+    return action.help or ""
+
+
+def arguments_of(
+    parser: argparse.ArgumentParser, help_of: Callable[[argparse.Action], str | None] = _own_help
+) -> tuple[Argument, ...]:
     """What a parser accepts: its flags, and what stands without one in order."""
     return tuple(
-        Argument(flag, action.help or "", _takes(action), tuple(action.choices or ()), action.nargs in ("*", "+"))
+        Argument(flag, help_of(action) or "", _takes(action), tuple(action.choices or ()), action.nargs in ("*", "+"))
         for action in parser._actions
         if action.help != argparse.SUPPRESS
         for flag in ([name for name in action.option_strings if name.startswith("--")] or [""])

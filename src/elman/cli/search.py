@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from elman.cli.model_verb import Help, add_arguments
 from elman.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ best: `elman train --config OUT/best.yaml`. A search that was stopped continues:
 
 def run(arguments: Sequence[str]) -> int:
     """Search; 128 plus the signal if one stopped it."""
+    if {"-h", "--help"} & set(arguments):
+        print(help_text(), end="")
+        return 0
     from elman.run.search import SearchRequest
 
     known = parser()
@@ -68,17 +72,39 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
+class _Help(Help, argparse.RawDescriptionHelpFormatter):
+    """Defaults beside options, and the text as it is."""
+
+
+def help_text() -> str:
+    """What `parser` prints as help, made of what is kept of it (described.py), for it imports Torch."""
+    from elman.cli.described import described
+
+    made = _empty()
+    for flag, text, takes, choices, several in next(iter(described().values())).verbs["search"]:
+        if flag == "--help":
+            continue
+        settings: dict[str, Any] = {"help": text.replace("%", "%%")}
+        if not takes:
+            settings["action"] = "store_true"
+        else:
+            settings |= {"choices": choices or None, "nargs": "+" if several else None}
+            settings["metavar"] = None if choices or takes == "number" else takes
+        made.add_argument(flag, **settings)
+    return made.format_help()
+
+
+def _empty() -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        prog="elman search", usage=USAGE, description=ABOUT, allow_abbrev=False, formatter_class=_Help
+    )
+
+
 def parser() -> argparse.ArgumentParser:
     """What it takes beside the settings of `elman train`."""
-    from elman.cli.model_verb import Help, add_arguments
     from elman.run.search import SearchRequest
 
-    class Both(Help, argparse.RawDescriptionHelpFormatter):
-        """Defaults beside options, and the text as it is."""
-
-    parser = argparse.ArgumentParser(
-        prog="elman search", usage=USAGE, description=ABOUT, allow_abbrev=False, formatter_class=Both
-    )
+    parser = _empty()
     parser.add_argument(
         "--set", nargs="+", action="extend", default=[], metavar="NAME=SPACE", help="what to try of a setting"
     )
