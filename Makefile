@@ -127,6 +127,11 @@ bench-all: $(VENV)/installed-bench
 bench-tables: $(VENV)/installed
 	$(BIN)/python -m bench.tables
 
+ifneq ($(filter results,$(MAKECMDGOALS)),)
+UNKNOWN := $(filter-out NAME DATA PYTHON,$(foreach v,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $v))),$v)))
+$(if $(strip $(UNKNOWN)),$(error `make results` takes NAME and DATA, not $(strip $(UNKNOWN))))
+endif
+
 results: $(VENV)/installed
 	$(BIN)/python -m recipes.results $(NAME) $(if $(DATA),--data '$(DATA)')
 

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -233,3 +234,13 @@ def test_a_score_is_read_from_metrics(tmp_path: Path, rule: dict[str, Any], valu
 
 def test_a_score_may_be_what_the_last_command_printed(tmp_path: Path) -> None:
     assert results.score({"name": "bleu"}, 0, tmp_path, '{"bleu": 34.5}') == 34.5
+
+
+def test_make_refuses_a_variable_that_it_does_not_know() -> None:
+    """NAM=chunks would otherwise write the page alone, in silence."""
+    refused = subprocess.run(["make", "-n", "results", "NAM=chunks"], cwd=ROOT, capture_output=True, text=True)
+    assert refused.returncode == 2 and "`make results` takes NAME and DATA, not NAM" in refused.stderr
+    taken = subprocess.run(
+        ["make", "-n", "results", "NAME=a", "DATA=my folder"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert taken.stdout.endswith("-m recipes.results a --data 'my folder'\n"), taken.stderr
