@@ -183,6 +183,30 @@ def test_a_wide_frame_is_m4s(frame, tmp_path):
     assert fingerprint(ours) == fingerprint(theirs) and [len(one.y) for one in ours] == [2, 1]
 
 
+@every_kind
+def test_the_names_of_a_wide_frame_may_stand_in_any_column_and_its_values_in_order_only(frame):
+    names, values = {"unique_id": ["7", "8"]}, {"V1": [1.0, 3.0], "V2": [2.0, 4.0]}
+    for columns in ({**names, **values}, {**values, **names}):
+        series = PanelReader(format="wide").fit(frame(columns))[1]
+        assert [(one.name, one.y[:, 0].tolist()) for one in series] == [("7", [1.0, 2.0]), ("8", [3.0, 4.0])]
+    days = {"name": ["a", "b"], "2025-01-31": [1.0, 3.0], "2025-02-01": [2.0, 4.0]}
+    assert PanelReader(format="wide").fit(frame(days))[1][0].y[:, 0].tolist() == [1.0, 2.0]
+
+
+@every_kind
+@pytest.mark.parametrize(
+    "columns, message",
+    [
+        ({"V1": [1.0, 3.0], "V2": [2.0, 4.0]}, "the first column, 'V1', has numbers alone"),
+        ({"name": ["a"], "V10": [1.0], "V9": [2.0]}, "column 'V10' stands before 'V9'"),
+        ({"name": ["a"], "2025-02-01": [1.0], "2025-01-31": [2.0]}, "column '2025-02-01' stands before '2025-01-31'"),
+    ],
+)
+def test_wide_frames_that_are_refused(frame, columns, message):
+    with pytest.raises(InputError, match=message):
+        PanelReader(format="wide").fit(frame(columns))
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -232,11 +256,30 @@ def test_frames_of_rows_with_labels_that_are_refused(frame, columns, message):
         ({"sentence": [1, 1], "word": [*"ab"]}, "the frame has one column, word; there must be words and tags"),
         ({"tokens": [["a", "b"]], "tags": [["x"]]}, r"has lists of \[2, 1\] values; each word needs its own"),
         ({"tokens": [["a", "b"], None], "tags": [["x", "y"], ["z"]]}, "row 1 of the frame has None, where others"),
+        (
+            {"sentence": [1, 1], "word": [*"ab"], "pos": [*"NV"], "ner": [*"OO"]},
+            "nothing says which are words and tags",
+        ),
+        ({"sentence": [1, 1], "kind": [*"NV"], "word": [*"ab"]}, "nothing says which are words and tags"),
     ],
 )
 def test_frames_of_sentences_that_are_refused(frame, columns, message):
     with pytest.raises(InputError, match=message):
         TagReader().frame(frame(columns))
+
+
+@every_kind
+def test_columns_of_words_and_tags_are_found_by_their_usual_names(frame):
+    wanted = [(["a", "b"], ["N", "V"])]
+    for columns in (
+        {"tag": [*"NV"], "word": [*"ab"]},
+        {"lemma": [*"xy"], "Word": [*"ab"], "label": [*"NV"], "number": [1, 2]},
+        {"of a name": [*"ab"], "of another": [*"NV"]},
+    ):
+        found = TagReader().frame(frame({"sentence": [1, 1], **columns}))
+        assert [(s.words, s.tags) for s in found] == wanted
+    named = TagReader(word="lemma", tag=-1).frame(frame({"sentence": [1, 1], "lemma": [*"ab"], "kind": [*"NV"]}))
+    assert [(s.words, s.tags) for s in named] == wanted
 
 
 def test_rows_without_a_word_end_a_sentence_and_columns_have_names():

@@ -187,3 +187,10 @@ def test_a_date_may_be_written_as_short_as_it_is(time):
     found = find({"a": ["2024-01-01", "2024-01-02"]})
     wanted = "2024-01-01" if time == "2024" else "2024-03-01"
     assert found.stamps(found.ticks("a", [time, "2024-03-05"])[:1]) == [wanted]
+
+
+def test_dates_as_whole_numbers_are_refused_and_other_numbers_are_not():
+    with pytest.raises(InputError, match=r"the time 20250131, a date written as a whole number.*write 2025-01-31"):
+        find({"a": ["20250131", "20250201"]})
+    assert str(find({"a": ["20250131", "20250201"]}, "1")) == "1"
+    assert str(find({"a": ["20250131", "20250132"]})) == str(find({"a": ["1", "2"]})) == "1"

@@ -27,6 +27,7 @@ BUSINESS = "B"  # Monday to Friday
 END = 31  # the day of a frequency of months whose times are last days
 NAMES = "1 (whole numbers), s, min, h, D, B (Monday to Friday), W, M, Q or Y, with a number before it: 15min"
 OFFSET = re.compile(r"(?<=[T :]\d\d)(\.\d+)?\s*(Z|[+-]\d\d(:?\d\d)?)$")  # what may stand behind a clock
+BARE_DATE = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])", re.ASCII)  # 20240131
 NUMBER = re.compile(r"\s*-?\d{1,18}\s*")
 # NumPy would read "today" too, and the year 10^11.
 DATE = re.compile(r"(?!0000)\d{4}(-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.0*)?)?)?)?)?)?", re.ASCII)
@@ -149,6 +150,8 @@ def find(times: Mapping[str, Sequence[str]], given: str = "auto", gaps: str = "e
     Days that are all of Monday to Friday are business days, unless gaps are filled: then the weekends are.
     """
     found = {name: parsed(name, values) for name, values in times.items()}
+    if given == "auto":
+        _refuse_bare_dates(times)
     if len({one.dated for one in found.values()}) > 1:
         raise InputError("some series have dates and some have whole numbers for times; all need the same")
     zone = _zone(found)
@@ -162,6 +165,17 @@ def find(times: Mapping[str, Sequence[str]], given: str = "auto", gaps: str = "e
         place = int(np.busday_count(EPOCH, (first // DAY).astype("datetime64[D]"))[0])
         return Frequency(unit, every, place % every, clock=int(first[0]) % DAY, zone=zone)
     return Frequency(unit, every, int(first[0]) % every, zone=zone)
+
+
+def _refuse_bare_dates(times: Mapping[str, Sequence[str]]) -> None:
+    """As whole numbers, 20250201 would be 70 steps after 20250131."""
+    if not all(BARE_DATE.fullmatch(time.strip()) for values in times.values() for time in values):
+        return
+    name, first = next((name, values[0].strip()) for name, values in times.items() if values)
+    raise InputError(
+        f"series {name!r} has the time {first}, a date written as a whole number, from which the next day may be many "
+        f"steps away; write {first[:4]}-{first[4:6]}-{first[6:]}, or, if it is a number, give data.frequency: 1"
+    )
 
 
 def _zone(found: Mapping[str, Times]) -> str:

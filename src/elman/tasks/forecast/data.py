@@ -73,7 +73,7 @@ class PanelReader:
         The `last` rows of each series, which a model is scored on, do not say how large covariates are.
         """
         choice("data.gaps", self.gaps, ("error", "fill"))
-        kind, rows = open_rows(given, self.format, self.time, self.errors)
+        kind, rows = open_rows(given, self.format, self.id, self.time, self.errors)
         if not isinstance(rows, dict):
             C = rows[0][1].shape[1] if rows else 1
             names = tuple(str(i) for i in range(C)) if kind == "arrays" else self.target[:1]
@@ -93,7 +93,7 @@ class PanelReader:
 
         At most so many rows without values are `filled` in, in all series together.
         """
-        kind, rows = open_rows(given, self.format, self.time, self.errors)
+        kind, rows = open_rows(given, self.format, self.id, self.time, self.errors)
         if not isinstance(rows, dict):
             return self._unnamed(kind, rows)
         columns = _columns(rows, replace(self, past=()) if future else self, targets=not future)

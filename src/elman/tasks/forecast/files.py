@@ -28,11 +28,13 @@ FORMATS = ("auto", "long", "wide", "arrays")
 M4 = re.compile(r"(V\d+( |$))+")  # the header of M4's files: V1, V2 ...
 
 
-def open_rows(given: object, format: str, time: str, errors: str) -> tuple[str, Columns | list[tuple[str, Numbers]]]:
+def open_rows(
+    given: object, format: str, id: str, time: str, errors: str
+) -> tuple[str, Columns | list[tuple[str, Numbers]]]:
     """The format, and columns by name; or the values of each series by its name, where there is nothing else."""
     choice("data.format", format, FORMATS)
     if isinstance(given, Mapping) or hasattr(given, "columns"):
-        return _in_memory(columns_of(given), format, time)
+        return _in_memory(columns_of(given), format, id, time)
     names = [given] if isinstance(given, str | Path) else given
     if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str | Path) for name in names):
         raise InputError(
@@ -49,16 +51,42 @@ def open_rows(given: object, format: str, time: str, errors: str) -> tuple[str, 
     return kind, join_columns([table for _, table in tables], [file for file, _ in tables])
 
 
-def _in_memory(columns: Columns, format: str, time: str) -> tuple[str, Columns | list[tuple[str, Numbers]]]:
-    """Rows of a mapping or a frame: long ones, or where the format says so wide ones, a name and then its values."""
+def _in_memory(columns: Columns, format: str, id: str, time: str) -> tuple[str, Columns | list[tuple[str, Numbers]]]:
+    """Rows of a mapping or a frame: long ones, or where the format says so wide ones. A wide one has its names in the
+    column `id`, or else in the first, and its values in the others, in their order."""
     if format == "arrays":
         raise InputError(
             "data.format is arrays, and the rows are a table; give long rows, or name an .npz or .mat file"
         )
     if format != "wide" or time in columns:
         return "long", columns
+    columns = _names_first(columns, id)
     rows = ([cell if cell != "nan" else "" for cell in cells] for cells in zip(*columns.values(), strict=True))
     return "wide", [_wide_row(cells, f"row {number} of the table") for number, cells in enumerate(rows)]
+
+
+def _names_first(columns: Columns, id: str) -> Columns:
+    """The columns of a wide table, names before values; an InputError where either are not what they should be."""
+    if id in columns:
+        columns = {id: columns[id], **{name: cells for name, cells in columns.items() if name != id}}
+    first, *others = columns
+    if first != id and columns[first] and all(is_number(cell) for cell in columns[first]):
+        raise InputError(
+            f"data.format is wide, and the first column, {first!r}, has numbers alone, where the names of the series "
+            f"should be; add a column {id!r} with a name for each row"
+        )
+    marks = [re.fullmatch(r"(\D*)(\d+)", name) for name in others]
+    same = len({mark[1] for mark in marks if mark}) == 1 and all(marks)
+    keys: list[int] | list[str] = [int(mark[2]) for mark in marks if mark] if same else []
+    if all(map(calendar.is_date, others)) and not same:
+        keys = others
+    for before, after, name, other in zip(keys, keys[1:], others, others[1:], strict=False):
+        if before > after:  # type: ignore[operator]
+            raise InputError(
+                f"data.format is wide, whose values stand in the order of time, and column {name!r} stands before "
+                f"{other!r}; put the columns in order"
+            )
+    return columns
 
 
 def _tables(name: str, errors: str) -> list[tuple[str, Columns]]:

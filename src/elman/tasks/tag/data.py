@@ -30,6 +30,8 @@ from elman.tasks.tag import schemes
 FORMATS = ("auto", "columns", "conllu", "jsonl", "text")
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 SENTENCE = "sentence"  # the column of a frame that says which sentence a word is of
+WORDS = ("tokens", "words", "token", "word", "form")  # usual names of columns of a frame
+TAGS = ("tags", "tag", "labels", "label")
 Column = int | str
 
 
@@ -77,11 +79,15 @@ class TagReader:
 
     def frame(self, frame: object, *, tagged: bool = True) -> list[Sentence]:
         """The sentences of a frame of pandas or polars: a row for each, with lists in its cells; or a row for each
-        word, and then a column `sentence` or rows without a word say where one ends."""
+        word, and then a column `sentence` or rows without a word say where one ends.
+
+        Where data.word and data.tag name no columns, those are taken that have one of WORDS and one of TAGS for a name,
+        and else, of two columns, the first and the last.
+        """
         columns = values_of(frame)
         ends = columns.pop(SENTENCE, None)
         names = [name.lower() for name in columns]
-        own = _columns_of_lists(self, names)
+        own = _columns_by_name(self, names)
         wanted = [own.word, *([own.tag] if tagged else []), *own.features]
         places = [_place(column, len(names), names, "the frame") for column in wanted]
         if tagged and places[0] == places[1]:
@@ -230,10 +236,17 @@ def _place(column: Column, width: int, names: Sequence[str], where: str) -> int:
     return place % width
 
 
-def _columns_of_lists(reader: TagReader, names: Sequence[str]) -> TagReader:
-    """The reader of a frame that has the columns of JSON lines, where nobody has named others."""
-    word = "tokens" if reader.word == 0 and "tokens" in names else reader.word
-    return replace(reader, word=word, tag="tags" if reader.tag == -1 and "tags" in names else reader.tag)
+def _columns_by_name(reader: TagReader, names: Sequence[str]) -> TagReader:
+    """The reader of a frame, in which columns have names: where nobody has said which they are, the usual ones."""
+    word: Column = next((name for name in WORDS if name in names), 0) if reader.word == 0 else reader.word
+    tag: Column = next((name for name in TAGS if name in names), -1) if reader.tag == -1 else reader.tag
+    same = len(names) > 1 and (word, tag) == (names[-1], -1)  # the only name that is known stands last
+    if same or ((word == 0 or tag == -1) and len(names) > 2 + len(reader.features)):
+        raise InputError(
+            f"the frame has the columns {', '.join(names)}, and nothing says which are words and tags: call them word "
+            "and tag, or name them by data.word and data.tag"
+        )
+    return replace(reader, word=word, tag=tag)
 
 
 def _cut(ends: Sequence[object] | None, columns: list[list[str]]) -> list[list[list[str]]]:
