@@ -65,6 +65,7 @@ int append(Program<Real>& program, const MapOperation<Real>& o) {
     case Function::exp: each([](V v) { return exponential<Real>(v); }); break;
     case Function::relu: each([](V v) { return V(v < Real(0) ? V{} : v); }); break;  // NaN stays
     case Function::abs: each([](V v) { return V(-minus_absolute<Real>(v)); }); break;
+    case Function::sqrt: each([](V v) { return square_root<Real>(v); }); break;
   }
   return y;
 }

@@ -65,6 +65,12 @@ template <class Real> ELMAN_INLINE Vec<Real> copy_sign(Vec<Real> magnitude, Vec<
   return (Vec<Real>)(((Int<Real>)magnitude & ~sign_bit<Real>()) | ((Int<Real>)sign & sign_bit<Real>()));
 }
 
+// Rounded rightly, as IEEE 754 has it: the same bits everywhere.
+template <class Real> ELMAN_INLINE Vec<Real> square_root(Vec<Real> x) {
+  for (int i = 0; i < lanes<Real>; ++i) x[i] = std::sqrt(x[i]);
+  return x;
+}
+
 // 2^n, for n that the caller has clamped to the exponents of normal numbers.
 template <class Real> ELMAN_INLINE Vec<Real> power_of_two(Int<Real> n) {
   return (Vec<Real>)((n + ExpOf<Real>::bias) << ExpOf<Real>::mantissa);

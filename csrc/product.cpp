@@ -112,27 +112,68 @@ void linear(int64_t M, int64_t N, int64_t K, const Real* x, const Real* w, const
   else tall<2, 6>(M, N, K, x, w, b, y, threads);
 }
 
+// The weights of an operation, packed: its outputs are `wide`, in whole panels.
+template <class Real>
+struct PackedLinear {
+  int64_t wide;
+  std::shared_ptr<Panels<Real>> panels;
+  std::shared_ptr<Buffer<Real>> bias;
+
+  template <class Operation>
+  PackedLinear(const Operation& o, int64_t K, Stored stored) : wide((o.N + P - 1) / P * P) {
+    auto packed = allocate<Real>(wide * K);
+    bias = std::make_shared<Buffer<Real>>(padded_copy(o.b, o.N, o.N, wide));
+    for (int64_t n = 0; n < wide; n += L)
+      pack_lanes(o.w + n * K, K, std::clamp<int64_t>(o.N - n, 0, L), K, packed.get() + n / P * P * K + n % P, P);
+    panels = std::make_shared<Panels<Real>>(std::move(packed), wide / P, K, 2, stored);
+  }
+
+  int64_t parts() const { return wide / P; }
+  void run(int64_t left, int64_t right, int64_t rows, const Real* x, int64_t ldx, Real* y) const {
+    const Start<Real> start{bias->get(), 0};
+    panels->template run<2>(left, right, rows, x, ldx, &start, y, wide);
+  }
+
+ private:
+  static constexpr int64_t L = lanes<Real>, P = 2 * L;
+};
+
 template <class Real>
 int append(Program<Real>& program, const LinearOperation<Real>& o) {
-  constexpr int64_t L = lanes<Real>, P = 2 * L;
   auto& steps = Steps<Real>::of(program);
-  const int64_t N = o.N, K = steps.width(o.x), wide = (N + P - 1) / P * P;
-  auto packed = allocate<Real>(wide * K);
-  auto bias = std::make_shared<Buffer<Real>>(padded_copy(o.b, N, N, wide));
-  for (int64_t n = 0; n < wide; n += L)
-    pack_lanes(o.w + n * K, K, std::clamp<int64_t>(N - n, 0, L), K, packed.get() + n / P * P * K + n % P, P);
-  auto panels = std::make_shared<Panels<Real>>(std::move(packed), wide / P, K, 2, steps.stored());
-  const int y = steps.slot(N, wide);
-  steps.made_of(o.x, y, wide / P, [=](int64_t rows, int64_t left, int64_t right, const Real* from, int64_t ldx, Real* to) {
-    const Start<Real> start{bias->get(), 0};
-    panels->template run<2>(left, right, rows, from, ldx, &start, to, wide);
+  const int64_t K = steps.width(o.x);
+  const PackedLinear<Real> product(o, K, steps.stored());
+  const int y = steps.slot(o.N, product.wide);
+  steps.made_of(o.x, y, product.parts(),
+                [=](int64_t rows, int64_t left, int64_t right, const Real* from, int64_t ldx, Real* to) {
+                  product.run(left, right, rows, from, ldx, to);
+                });
+  steps.costs(product.wide * K);
+  return y;
+}
+
+// The windows of a row are rows of one product: they overlap where `stride` is less than K.
+template <class Real>
+int append(Program<Real>& program, const WindowsOperation<Real>& o) {
+  auto& steps = Steps<Real>::of(program);
+  const int64_t N = o.N, stride = o.stride, count = (steps.width(o.x) - o.K) / stride + 1;
+  const PackedLinear<Real> product(o, o.K, steps.stored());
+  const int x = o.x, padded = steps.slot(count * product.wide);
+  steps.each_row([=](Workspace<Real>& w, int64_t row) {
+    product.run(0, product.parts(), count, w.at(x, row), stride, w.at(padded, row));
   });
-  steps.costs(wide * K);
+  steps.costs(count * product.wide * o.K);
+  if (product.wide == N) return padded;
+  const int y = steps.slot(count * N);
+  steps.each_row([=](Workspace<Real>& w, int64_t row) {
+    for (int64_t i = 0; i < count; ++i) copy_numbers(w.at(padded, row) + i * product.wide, w.at(y, row) + i * N, N);
+  });
   return y;
 }
 
 template Linear<float> linear<float>;
 template Linear<double> linear<double>;
 ELMAN_APPEND(LinearOperation)
+ELMAN_APPEND(WindowsOperation)
 
 }  // namespace elman::ELMAN_NS

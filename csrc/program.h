@@ -106,6 +106,15 @@ struct LinearOperation {
   ELMAN_FIELDS(x, N, w, b)
 };
 
+// The same of windows of K columns, `stride` apart: w (N, K), the outputs of all windows side by side.
+template <class Real>
+struct WindowsOperation {
+  int x;
+  int64_t N, K, stride;
+  const Real *w, *b;
+  ELMAN_FIELDS(x, N, K, stride, w, b)
+};
+
 // Projects x, adds U_fed times `fed` unless that is -1, then steps the states h and c (or -1) in place.
 template <class Real>
 struct GatedOperation {
@@ -202,7 +211,8 @@ struct MeanOperation {
 };
 
 // What `map` makes of a number and `combine` of two. Python reads the names and the codes from the module.
-#define ELMAN_FUNCTIONS(code) code(sigmoid) code(tanh) code(softplus) code(silu) code(log) code(exp) code(relu) code(abs)
+#define ELMAN_FUNCTIONS(code) \
+  code(sigmoid) code(tanh) code(softplus) code(silu) code(log) code(exp) code(relu) code(abs) code(sqrt)
 #define ELMAN_COMBINATIONS(code) code(add) code(mul) code(div) code(maximum) code(minimum)
 #define ELMAN_CODE(name) name,
 enum class Function { ELMAN_FUNCTIONS(ELMAN_CODE) };
@@ -284,6 +294,7 @@ using Append = int(Program<Real>& program, const Operation& operation);
   operation(ConstantOperation, constant)       \
   operation(LookupOperation, lookup)           \
   operation(LinearOperation, linear)           \
+  operation(WindowsOperation, windows)         \
   operation(GatedOperation, gated)             \
   operation(AttendOperation, attend)           \
   operation(ScanOperation, scan)               \

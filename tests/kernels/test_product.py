@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elman import kernels
+from elman.errors import InputError
 
 native = pytest.importorskip("elman.kernels.native")
 
@@ -122,3 +123,32 @@ def test_compiled_and_exported() -> None:
     expected = torch.autograd.grad(kernels.linear(x, layer.weight, layer.bias).square().sum(), (x, layer.weight))
     for got, want in zip(torch.autograd.grad(y.square().sum(), (x, layer.weight)), expected, strict=True):
         torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_windows_are_a_convolution(dtype: torch.dtype) -> None:
+    """Of a row that is 11 steps of 3 channels: torch.nn's, channels last, with its gradients."""
+    g = torch.Generator().manual_seed(0)
+    x, w, b = (torch.randn(*s, dtype=dtype, generator=g, requires_grad=True) for s in ((5, 33), (4, 6), (4,)))
+    for stride in (1, 2, 4):
+        y = kernels.windows(x, w, b, 3 * stride)
+        expected = F.conv1d(x.unflatten(1, (11, 3)).mT, w.unflatten(1, (2, 3)).mT, b, stride).mT.flatten(1)
+        torch.testing.assert_close(y, expected)
+        for ours, theirs in zip(
+            torch.autograd.grad(y.pow(2).sum(), (x, w, b)),
+            torch.autograd.grad(expected.pow(2).sum(), (x, w, b)),
+            strict=True,
+        ):
+            torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(("K", "stride"), [(0, 1), (7, 1), (3, 0)])
+def test_windows_that_do_not_fit_are_refused(K: int, stride: int) -> None:
+    from elman.kernels.native.program import Program
+
+    program, weight = Program(torch.float32), torch.zeros(2, K)
+    message = f"windows of {K} columns, {stride} apart, of 6: at least one must fit"
+    with pytest.raises(InputError, match=message):
+        kernels.windows(torch.zeros(1, 6), weight, None, stride)
+    with pytest.raises(InputError, match=message):
+        program.windows(program.input(6), weight, None, stride)

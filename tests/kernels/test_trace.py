@@ -20,6 +20,10 @@ G = torch.randn(D, generator=torch.Generator().manual_seed(1))
 EQUATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda x: kernels.linear(x, W),
     "linear with a bias": lambda x: kernels.linear(x, W, G[:4]),
+    "windows that overlap": lambda x: kernels.windows(x, V[:, :3], G[:4], 2),
+    "windows as wide as vectors": lambda x: kernels.windows(x, torch.cat([V] * 16)[:, :2], None, 1),
+    "one window": lambda x: kernels.windows(x, W, None, 5),
+    "square root": lambda x: torch.sqrt(x * x),
     "sigmoid": kernels.sigmoid,
     "tanh": kernels.tanh,
     "softplus": kernels.softplus,

@@ -41,7 +41,7 @@ __all__ = [
     "hmm_gaussian", "hmm_log_prob", "hmm_posterior", "isa", "isas", "json_rows", "l2_norm", "layer_norm", "linear",
     "linear_scan", "log", "loop", "matrix_scan", "max_scan", "newton_scan", "parallel_bptt", "philox", "program",
     "release_memory", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softmax_log_prob",
-    "softmax_log_prob_sum", "softplus", "student_t", "tanh", "use", "viterbi", "why_not_native",
+    "softmax_log_prob_sum", "softplus", "student_t", "tanh", "use", "viterbi", "why_not_native", "windows",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -175,6 +175,21 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     dtype = torch.promote_types(x.dtype, weight.dtype)
     x, weight, bias = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
     return _table_for(x, weight, *_given(bias)).linear(x, weight, bias)
+
+
+def windows(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
+    """`linear` of every window of K columns of x, `stride` apart, side by side: x (..., D), weight (N, K), bias (N,)
+    -> (..., P * N), P = (D - K) // stride + 1. A convolution in time of rows that are a stretch of it: frames of sound.
+
+    >>> windows(torch.arange(6.0), torch.ones(1, 2), None, stride=2).tolist()
+    [1.0, 5.0, 9.0]
+    """
+    if isinstance(x, trace.Traced):
+        return trace.windows(x, weight, bias, stride)
+    K = weight.shape[1]
+    if stride < 1 or not 1 <= K <= x.shape[-1]:
+        raise InputError(f"windows of {K} columns, {stride} apart, of {x.shape[-1]}: at least one must fit")
+    return linear(x.unfold(-1, K, stride), weight, bias).flatten(-2)
 
 
 def softmax_log_prob(h: Tensor, weight: Tensor, bias: Tensor | None, symbols: Tensor) -> Tensor:

@@ -77,6 +77,12 @@ class Builder(ABC):
     def linear(self, x: Slot, weight: Tensor, bias: Tensor | None = None) -> Slot:
         """x W^T + b, W (N, D), b (N,)."""
 
+    def windows(self, x: Slot, weight: Tensor, bias: Tensor | None, stride: int) -> Slot:
+        """The same of every window of K columns of x, `stride` apart, W (N, K): their outputs side by side."""
+        K = weight.shape[1]
+        starts = range(0, x.width - K + 1, stride)
+        return self.concat([self.linear(self.cut(x, start, K), weight, bias) for start in starts])
+
     @abstractmethod
     def gated(
         self, kind: str, x: Slot, U: Tensor, b: Tensor | None, weights: tuple[Tensor, ...], state: Sequence[Slot],
@@ -134,7 +140,7 @@ class Builder(ABC):
 
     @abstractmethod
     def map(self, function: str, x: Slot) -> Slot:
-        """The sigmoid, tanh, softplus, silu, log, exp, relu or abs of every element."""
+        """The sigmoid, tanh, softplus, silu, log, exp, relu, abs or sqrt of every element."""
 
     @abstractmethod
     def add(self, x: Slot, y: Slot) -> Slot:

@@ -76,6 +76,14 @@ class Program(Builder):
         w, b = self._array(weight, (len(weight), x.width)), self._array(bias, weight.shape[:1])
         return self._append("linear", len(weight), x=x, N=len(weight), w=w, b=b)
 
+    def windows(self, x: Slot, weight: Tensor, bias: Tensor | None, stride: int) -> Slot:
+        N, K = weight.shape
+        if stride < 1 or not 1 <= K <= x.width:
+            raise InputError(f"windows of {K} columns, {stride} apart, of {x.width}: at least one must fit")
+        w, b = self._array(weight, None), self._array(bias, (N,))
+        count = (x.width - K) // stride + 1
+        return self._append("windows", count * N, x=x, N=N, K=K, stride=stride, w=w, b=b)
+
     def gated(
         self, kind: str, x: Slot, U: Tensor, b: Tensor | None, weights: tuple[Tensor, ...], state: Sequence[Slot],
         options: GatedOptions = GatedOptions(),  # noqa: B008  (a value)
