@@ -34,7 +34,8 @@ class DeltaNet(Matrix[DeltaNetState]):
     """S = S' + k (b (v - S'^T k))^T, with keys of length one; see the top of the file.
 
     `heads` is H, by default one for each 64 of size; `key_size` is K of each and `value_size` V, by default
-    size / heads; `conv` is J, the taps of the convolution.
+    size / heads; `conv` is J, the taps of the convolution; `eps` stands under the root
+    of rms.
 
     >>> y, state = DeltaNet(3, 8, heads=2).scan(torch.zeros(2, 5, 3))
     >>> y.shape, state.S.shape, state.window.shape
@@ -53,10 +54,12 @@ class DeltaNet(Matrix[DeltaNetState]):
         key_size: int | None = None,  # K; None means size / heads
         value_size: int | None = None,  # V; None means size / heads
         conv: int = 4,  # J, the taps of the convolution
+        eps: float = EPS,  # of the norm after the read
     ) -> None:
         H = head_count(size, heads)
         K, V = width_of_head("key_size", key_size, size, H), width_of_head("value_size", value_size, size, H)
         super().__init__(input_size, size, heads=H, key_size=K, value_size=V)
+        self.eps = eps
         self.conv = whole("conv", conv)
         self.U = nn.Parameter(torch.empty(H * (2 * K + V + 1), input_size))  # rows q, k, v, r
         self.w = nn.Parameter(torch.empty(conv, H * (2 * K + V)))  # the tap of the newest input last
@@ -83,7 +86,7 @@ class DeltaNet(Matrix[DeltaNetState]):
         return Terms(q * self.key_size**-0.5, k, v, b=kernels.sigmoid(r))
 
     def read(self, s: Tensor, terms: Terms) -> Tensor:
-        return kernels.linear(kernels.rms_norm(s, self.g.to(s.dtype), EPS, self.heads), self.O)
+        return kernels.linear(kernels.rms_norm(s, self.g.to(s.dtype), self.eps, self.heads), self.O)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, conv={self.conv}"

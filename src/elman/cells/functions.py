@@ -1,7 +1,8 @@
-"""The functions inside cells: the activations that they accept by name, and layer normalisation."""
+"""The functions inside cells: the activations that they accept by name, gelu, and layer normalisation."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -18,6 +19,15 @@ def identity(v: Tensor) -> Tensor:
 
 
 PHI: dict[str, Activation] = {"tanh": kernels.tanh, "relu": torch.relu}
+
+
+def gelu(v: Tensor) -> Tensor:
+    """The gelu of tanh: v (1 + tanh w) / 2 = v s(2 w), w = sqrt(2 / pi) (v + 0.044715 v^3).
+
+    >>> gelu(torch.tensor([0.0, 1.0])).round(decimals=3).tolist()
+    [0.0, 0.8410000205039978]
+    """
+    return v * kernels.sigmoid((v + 0.044715 * v * v * v) * (8 / math.pi) ** 0.5)
 
 
 def layer_norm(v: Tensor, gain: Tensor | None, bias: Tensor | None = None) -> Tensor:

@@ -36,7 +36,7 @@ class GatedDeltaNet(Matrix[GatedDeltaNetState]):
 
     `heads` is H, by default one for each 64 of size; `groups` of heads have a key and a query in common, by default
     each its own; `key_size` is K of each and `value_size` V, by default size / heads; `conv` is J, the taps of the
-    convolution.
+    convolution; `eps` stands under the root of rms.
 
     >>> y, state = GatedDeltaNet(3, 8, heads=2, groups=1).scan(torch.zeros(2, 5, 3))
     >>> y.shape, state.S.shape, state.window.shape
@@ -55,11 +55,13 @@ class GatedDeltaNet(Matrix[GatedDeltaNetState]):
         key_size: int | None = None,  # K; None means size / heads
         value_size: int | None = None,  # V; None means size / heads
         conv: int = 4,  # J, the taps of the convolution
+        eps: float = EPS,  # of the norm after the read
     ) -> None:
         H = head_count(size, heads)
         K, V = width_of_head("key_size", key_size, size, H), width_of_head("value_size", value_size, size, H)
         G = divides("groups", groups, H)
         super().__init__(input_size, size, heads=H, key_size=K, value_size=V, groups=G)
+        self.eps = eps
         self.conv = whole("conv", conv)
         self.U = nn.Parameter(torch.empty(2 * (G * K + H * V + H), input_size))  # rows q, k, v, z, r, p
         self.w = nn.Parameter(torch.empty(conv, 2 * G * K + H * V))  # the tap of the newest input last
@@ -92,7 +94,7 @@ class GatedDeltaNet(Matrix[GatedDeltaNetState]):
 
     def read(self, s: Tensor, terms: Terms) -> Tensor:
         (z,) = terms.rest
-        y = kernels.rms_norm(s, self.g.to(s.dtype), EPS, self.heads)
+        y = kernels.rms_norm(s, self.g.to(s.dtype), self.eps, self.heads)
         return kernels.linear(y * kernels.silu(z), self.O)
 
     def extra_repr(self) -> str:

@@ -30,7 +30,7 @@ class GLA(Matrix[GLAState]):
     """S = diag(a) S' + k v^T, a = s(W_2 W_1 x + b)^(1 / 16).
 
     `heads` is H, by default one for each 64 of size; `value_size` is V of each, by default size / heads, and `key_size`
-    is K, by default half of that; `rank` is the width of W_1 x.
+    is K, by default half of that; `rank` is the width of W_1 x; `eps` stands under the root of rms.
 
     >>> y, state = GLA(3, 8, heads=2).scan(torch.zeros(2, 5, 3))
     >>> y.shape, state.S.shape
@@ -49,11 +49,13 @@ class GLA(Matrix[GLAState]):
         key_size: int | None = None,  # K; None means half of value_size
         value_size: int | None = None,  # V; None means size / heads
         rank: int = 16,  # of the map from x to a
+        eps: float = EPS,  # of the norm after the read
     ) -> None:
         H = head_count(size, heads)
         V = width_of_head("value_size", value_size, size, H)
         K = width_of_head("key_size", key_size, -(-V // 2), 1)
         super().__init__(input_size, size, heads=H, key_size=K, value_size=V)
+        self.eps = eps
         self.rank = whole("rank", rank)
         self.U = nn.Parameter(torch.empty(2 * H * (K + V), input_size))  # rows q, k, v, z
         self.W_1 = nn.Parameter(torch.empty(rank, input_size))
@@ -82,5 +84,5 @@ class GLA(Matrix[GLAState]):
 
     def read(self, s: Tensor, terms: Terms) -> Tensor:
         (z,) = terms.rest
-        y = kernels.rms_norm(s, self.g.to(s.dtype), EPS, self.heads)
+        y = kernels.rms_norm(s, self.g.to(s.dtype), self.eps, self.heads)
         return kernels.linear(y * kernels.silu(z), self.O)

@@ -7,8 +7,9 @@
     h = exp(dt A) * h' + dt B v                       for each of I channels, N states; A = -exp(A_log)
     y = V ((sum_n C_n h_n + D v) * silu(z))
 
-The last K - 1 values of u are part of the state, so that a step sees what the scan sees. As in the authors'
-implementation, the step takes A exactly (zero-order hold) and B to first order.
+With `norm` (Falcon Mamba, Zuo et al., 2024) r, B and C are each divided by their root mean square before they are used:
+it kept the training of large models stable. The last K - 1 values of u are part of the state, so that a step sees what
+the scan sees. As in the authors' implementation, the step takes A exactly (zero-order hold) and B to first order.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from elman.kernels.trace import slot_of, traced
 from elman.options import whole
 
 DT_MIN, DT_MAX = 0.001, 0.1  # section 3.6: the first steps are drawn between these
+NORM_EPS = 1e-6  # of the norm of r, B and C
 
 
 class MambaState(NamedTuple):
@@ -39,14 +41,15 @@ class Mamba(Core):
     """h = exp(dt A) * h' + dt B v, with dt, B and C functions of the input; see the top of the file.
 
     `state_size` is N, the states of each channel; `expand` makes expand * size channels; `conv` is K, the taps of the
-    convolution; `dt_rank` is R, the width that dt is made of, "auto" for size / 16.
+    convolution; `dt_rank` is R, the width that dt is made of, "auto" for size / 16; `norm` brings r, B and C to one
+    scale.
 
     >>> y, state = Mamba(3, 4, state_size=8).scan(torch.zeros(2, 5, 3))
     >>> y.shape, state.window.shape, state.h.shape
     (torch.Size([2, 5, 4]), torch.Size([2, 3, 8]), torch.Size([2, 8, 8]))
     """
 
-    variants = ({}, {"state_size": 3, "expand": 1, "conv": 1, "dt_rank": 2})
+    variants = ({}, {"state_size": 3, "expand": 1, "conv": 1, "dt_rank": 2}, {"state_size": 2, "norm": True})
     no_weight_decay = ("A_log",)
     block = Block("rms", mixes=False)
 
@@ -59,8 +62,10 @@ class Mamba(Core):
         expand: int = 2,
         conv: int = 4,  # K, the taps of the convolution
         dt_rank: int | str = "auto",  # R; "auto" means size / 16, rounded up
+        norm: bool = False,  # of r, B and C
     ) -> None:
         super().__init__(input_size, size)
+        self.norm = norm
         self.state_size = N = whole("state_size", state_size)
         self.inner = inner = whole("expand", expand) * size
         self.conv = whole("conv", conv)
@@ -128,6 +133,8 @@ class Mamba(Core):
     def select(self, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """v (..., I) -> dt (..., I), B and C (..., N)."""
         r, B, C = kernels.linear(v, self.S).split([self.dt_rank, self.state_size, self.state_size], -1)
+        if self.norm:
+            r, B, C = (kernels.rms_norm(p, self.D.new_ones(p.shape[-1]), NORM_EPS) for p in (r, B, C))
         return kernels.softplus(kernels.linear(r, self.W, self.b)), B, C
 
     def A(self, dtype: torch.dtype) -> Tensor:

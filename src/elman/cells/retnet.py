@@ -39,7 +39,7 @@ class RetNet(Matrix[RetNetState]):
     """S = gamma S' + k v^T with keys and queries turned by their position; see the top of the file.
 
     `heads` is H, by default one for each 64 of size; `key_size` is K of each, even, by default about size / heads;
-    `value_size` is V, by default 2 K, as in the paper.
+    `value_size` is V, by default 2 K, as in the paper; `eps` stands under the root of rms.
 
     >>> y, state = RetNet(3, 8, heads=2).scan(torch.zeros(2, 5, 3))
     >>> y.shape, state.S.shape, state.h.shape
@@ -56,6 +56,7 @@ class RetNet(Matrix[RetNetState]):
         heads: int | None = None,  # H; None means one for each 64 of size
         key_size: int | None = None,  # K, even; None means size / heads
         value_size: int | None = None,  # V; None means 2 K
+        eps: float = EPS,  # of the norm after the read
     ) -> None:
         H = head_count(size, heads)
         K = 2 * -(-size // (2 * H)) if key_size is None else width_of_head("key_size", key_size, size, H)
@@ -63,6 +64,7 @@ class RetNet(Matrix[RetNetState]):
             raise InputError(f"key_size is {K}; it must be even, since pairs of columns are turned")
         V = 2 * K if value_size is None else width_of_head("value_size", value_size, size, H)
         super().__init__(input_size, size, heads=H, key_size=K, value_size=V)
+        self.eps = eps
         self.U = nn.Parameter(torch.empty(2 * H * (K + V), input_size))  # rows q, k, v, z
         self.g = nn.Parameter(torch.empty(V))
         self.O = nn.Parameter(torch.empty(size, H * V))
@@ -97,5 +99,5 @@ class RetNet(Matrix[RetNetState]):
 
     def read(self, s: Tensor, terms: Terms) -> Tensor:
         (z,) = terms.rest
-        y = kernels.rms_norm(s, self.g.to(s.dtype), EPS, self.heads)
+        y = kernels.rms_norm(s, self.g.to(s.dtype), self.eps, self.heads)
         return kernels.linear(y * kernels.silu(z), self.O)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
+from elman.cells.functions import gelu
 from elman.cells.matrix import head_count
 from elman.cells.past import Past, ScanPast, StepPast, StreamPast
 from elman.core import Block, Core
@@ -133,9 +134,7 @@ class RGLRU(Core):
 
     def read(self, h: Tensor, z: Tensor) -> Tensor:
         """O (h * gelu(z)) + o: each (..., W) -> (..., size)."""
-        # The gelu of tanh: z (1 + tanh w) / 2 = z s(2 w), w = sqrt(2 / pi) (z + 0.044715 z^3).
-        gelu = z * kernels.sigmoid((z + 0.044715 * z * z * z) * (8 / math.pi) ** 0.5)
-        return kernels.linear(h * gelu, self.O, self.o)
+        return kernels.linear(h * gelu(z), self.O, self.o)
 
     def named_gates(self, x: Tensor, state: RGLRUState) -> dict[str, Tensor]:
         return {"a": self.coefficients(x.to(state.h.dtype), StepPast(state._asdict()))[0]}

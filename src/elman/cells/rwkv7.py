@@ -10,8 +10,8 @@
     y = O ((norm(S^T r) + (r^T (r_k * k)) v) * G_2 s(G_1 x_g))     norm for each head by itself, with gain and bias
 
 The input before is part of the state. From the second layer on the paper mixes the v of the first layer into v; a cell
-knows no other layers, and has that of its own alone. The channel mixing that the paper puts after it is not part of the
-cell either.
+knows no other layers, and has that of its own alone (compose/value_residual.py has the rest). The channel mixing that
+the paper puts after it is not part of the cell either: compose/feedforward.py has it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class RWKV7(Matrix[RWKV7State]):
     """S = diag(w) S' - (p * a) (p^T S') + k v^T; see the top of the file.
 
     `heads` is H, by default one for each 64 of size; `head_size` is the width of keys and values, by default
-    size / heads; `rank` is the width of D_1 x_w and A_1 x_a, `gate_rank` that of G_1 x_g, by default about those of the
-    paper.
+    size / heads; `rank` is the width of D_1 x_w, `a_rank` that of A_1 x_a and `gate_rank` that of G_1 x_g, by default
+    about those of the paper; `eps` stands under the root of the norm.
 
     >>> y, state = RWKV7(3, 8, heads=2).scan(torch.zeros(2, 5, 3))
     >>> y.shape, state.S.shape, state.last.shape
@@ -62,19 +62,23 @@ class RWKV7(Matrix[RWKV7State]):
         *,
         heads: int | None = None,  # H; None means one for each 64 of size
         head_size: int | None = None,  # the width of a key and of a value; None means size / heads
-        rank: int | None = None,  # of the maps to w and a; None means 1.8 sqrt(size), in steps of 32
+        rank: int | None = None,  # of the map to w; None means 1.8 sqrt(size), in steps of 32
+        a_rank: int | None = None,  # of the map to a; None means that of w
         gate_rank: int | None = None,  # of the map to the gate of y; None means 0.6 size^0.8, in steps of 32
+        eps: float = GROUP_EPS,  # of the norm after the read
     ) -> None:
         H = head_count(size, heads)
         K = width_of_head("head_size", head_size, size, H)
         super().__init__(input_size, size, heads=H, key_size=K, value_size=K)
         self.rank = R = _in_steps(1.8 * size**0.5) if rank is None else whole("rank", rank)
         self.gate_rank = _in_steps(0.6 * size**0.8) if gate_rank is None else whole("gate_rank", gate_rank)
+        A = R if a_rank is None else whole("a_rank", a_rank)
+        self.eps = eps
         D, N = input_size, H * K
         self.mu = nn.Parameter(torch.empty(6, D))  # rows r, w, k, v, a, g
         self.W_r, self.W_k, self.W_v = (nn.Parameter(torch.empty(N, D)) for _ in "rkv")
         self.D_1, self.D_2 = nn.Parameter(torch.empty(R, D)), nn.Parameter(torch.empty(N, R))
-        self.A_1, self.A_2 = nn.Parameter(torch.empty(R, D)), nn.Parameter(torch.empty(N, R))
+        self.A_1, self.A_2 = nn.Parameter(torch.empty(A, D)), nn.Parameter(torch.empty(N, A))
         self.G_1 = nn.Parameter(torch.empty(self.gate_rank, D))
         self.G_2 = nn.Parameter(torch.empty(N, self.gate_rank))
         self.w_0, self.a_0, self.k_k, self.k_a, self.r_k = (nn.Parameter(torch.empty(N)) for _ in range(5))
@@ -98,7 +102,7 @@ class RWKV7(Matrix[RWKV7State]):
 
     def init_state(self, batch_size: int) -> RWKV7State:
         S = self.zeros(batch_size, self.heads, self.key_size, self.value_size)
-        return RWKV7State(S, self.zeros(batch_size, self.input_size))
+        return RWKV7State(S, self.zeros(batch_size, self.mu.shape[1]))
 
     def terms(self, x: Tensor, past: Past) -> Terms:
         change = past.shift("last", x) - x
@@ -110,11 +114,11 @@ class RWKV7(Matrix[RWKV7State]):
         p = kernels.l2_norm(k * self.k_k, ZERO, self.heads)
         k = k * ((a - 1) * self.k_a + 1)
         g = kernels.linear(kernels.sigmoid(kernels.linear(x_g, self.G_1)), self.G_2)
-        return Terms(r, k, v, w, alpha=-p, beta=p * a, rest=(g,))
+        return Terms(r, k, v, w, alpha=-p, beta=p * a, rest=(g, x_v))
 
     def read(self, s: Tensor, terms: Terms) -> Tensor:
-        (g,) = terms.rest
-        y = kernels.layer_norm(s, self.g.to(s.dtype), self.c.to(s.dtype), GROUP_EPS, self.heads)
+        g = terms.rest[0]
+        y = kernels.layer_norm(s, self.g.to(s.dtype), self.c.to(s.dtype), self.eps, self.heads)
         # As a product, r^T (r_k * k) is summed in the same order in every batch.
         r_k = torch.block_diag(*self.r_k.view(self.heads, 1, -1))
         bonus = kernels.linear(terms.q * terms.k, r_k).repeat_interleave(self.value_size, -1)

@@ -24,7 +24,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 NORMS = ("layer", "rms")
 
 
-class _Pointwise(Core):
+class Pointwise(Core):
     """y[t] = pointwise(x[t]): a core that remembers nothing."""
 
     def init_state(self, batch_size: int) -> tuple[()]:
@@ -41,7 +41,7 @@ class _Pointwise(Core):
         raise NotImplementedError
 
 
-class Dense(_Pointwise):
+class Dense(Pointwise):
     """y = phi(U x + b) at each time step on its own. `activation` names phi: a key of ACTIVATIONS.
 
     >>> Dense(3, 2, activation="tanh").scan(torch.ones(1, 5, 3))[0].shape
@@ -70,7 +70,7 @@ class Dense(_Pointwise):
         return y if self.activation == "none" else builder.map(self.activation, y)
 
 
-class GLU(_Pointwise):
+class GLU(Pointwise):
     """y = (U v + b) * sigmoid(V v + c), v = silu(x): a gated linear unit (Dauphin et al., 2017), which mixes channels.
 
     What follows a linear recurrence in the papers of S4, S5 and the LRU, with silu where they have gelu.
@@ -99,7 +99,7 @@ class GLU(_Pointwise):
         return builder.mul(builder.cut(both, 0, H), builder.map("sigmoid", builder.cut(both, H, H)))
 
 
-class Norm(_Pointwise):
+class Norm(Pointwise):
     """Each time step brought to one scale, then scaled by a learned gain g.
 
     kind="layer": y = g (x - mean(x)) / sqrt(var(x) + eps) + b (Ba et al., 2016).
@@ -109,13 +109,11 @@ class Norm(_Pointwise):
     [[[1.0, 1.0]]]
     """
 
-    eps = 1e-5
-
-    def __init__(self, size: int, *, kind: str = "layer") -> None:
+    def __init__(self, size: int, *, kind: str = "layer", eps: float = 1e-5) -> None:
         super().__init__(size, size)
         if kind not in NORMS:
             raise UnknownNameError("norm", kind, NORMS)
-        self.kind = kind
+        self.kind, self.eps = kind, eps
         self.g = nn.Parameter(torch.empty(size))
         self.b = nn.Parameter(torch.empty(size)) if kind == "layer" else None
         self.reset_parameters()
