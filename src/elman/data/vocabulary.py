@@ -243,7 +243,7 @@ class Words(Symbols, Vocabulary):
     @classmethod
     def fit(cls, pieces: Iterable[str], min_count: int, size: int) -> Words:
         counts: Counter[str] = Counter()
-        for piece in rejoin(pieces, _cut_at_spaces):
+        for piece in rejoin(pieces, cut_at_spaces):
             counts.update(_WORDS.findall(piece))
         return cls.count(counts, min_count)
 
@@ -257,7 +257,7 @@ class Words(Symbols, Vocabulary):
         return _WordDecoder(self, before)
 
     def cut(self, text: str) -> int:
-        return _cut_at_spaces(text)
+        return cut_at_spaces(text)
 
     def _word(self, i: int) -> str:
         return self.names[i - 2] if i >= 2 else "<unk>"
@@ -287,7 +287,7 @@ def words_end(pieces: Iterable[str], counts: Sequence[int], line_breaks: bool) -
     """
     pattern, ends = words_pattern(line_breaks), [0] * len(counts)
     words = characters = 0
-    for piece in rejoin(pieces, _cut_at_spaces):
+    for piece in rejoin(pieces, cut_at_spaces):
         places = [match.end() for match in pattern.finditer(piece)]
         for i, count in enumerate(counts):
             if words < count <= words + len(places):
@@ -311,7 +311,7 @@ class _WordDecoder(Decoder):
         return before + word if word else ""
 
 
-def _cut_at_spaces(text: str) -> int:
+def cut_at_spaces(text: str) -> int:
     """Before the last run of spaces: no word and no BPE token continues from there to the left."""
     if text[-1:].isspace():
         return len(text.rstrip())
@@ -322,7 +322,7 @@ def _cut_at_spaces(text: str) -> int:
 def _smaller(pieces: Iterable[str]) -> Iterator[str]:
     """The same text in shorter pieces: `tokenizers` takes 256 at a time, which are not to be 256 megabytes."""
     for piece in pieces:
-        while end := _cut_at_spaces(piece[:SMALL]) if len(piece) > SMALL else 0:
+        while end := cut_at_spaces(piece[:SMALL]) if len(piece) > SMALL else 0:
             yield piece[:end]
             piece = piece[end:]
         yield piece
@@ -356,7 +356,7 @@ class Bpe(Vocabulary):
             vocab_size=size, min_frequency=min_count, show_progress=False, special_tokens=["<|boundary|>"],
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         )  # fmt: skip
-        tokenizer.train_from_iterator(_smaller(rejoin(pieces, _cut_at_spaces)), trainer)
+        tokenizer.train_from_iterator(_smaller(rejoin(pieces, cut_at_spaces)), trainer)
         return cls(tokenizer.to_str())
 
     def encode(self, text: str) -> Ids:
@@ -369,7 +369,7 @@ class Bpe(Vocabulary):
         return _BpeDecoder(self)
 
     def cut(self, text: str) -> int:
-        return _cut_at_spaces(text)
+        return cut_at_spaces(text)
 
     def content(self) -> Content:
         return {"model": self._model}
@@ -399,7 +399,12 @@ VOCABULARIES: dict[str, type[Vocabulary]] = {"char": Characters, "byte": Bytes, 
 
 
 def kind(name: str) -> type[Vocabulary]:
-    """The class called `name`."""
+    """The class called `name`; those in data/tokenizer.py come with a converted model alone."""
+    from elman.data.tokenizer import Tokenizer, World  # they derive from what is above
+
+    for pretrained in (Tokenizer, World):
+        if name == pretrained.kind:
+            return pretrained
     if name not in VOCABULARIES:
         raise UnknownNameError("vocabulary", name, VOCABULARIES)
     return VOCABULARIES[name]

@@ -1,0 +1,127 @@
+"""Vocabularies that come with pretrained models: the tokens of the package tokenizers, and those of RWKV."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elman.data import vocabulary
+from elman.data.tokenizer import Tokenizer, World
+from elman.errors import FileError, InputError
+
+tokenizers = pytest.importorskip("tokenizers")
+TEXT = "the thin thread,  thicker than\n that — é 😀 "
+
+
+def byte_level() -> str:
+    """As the tokenizers of the family of GPT-2."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<a>", "<b>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator([TEXT], trainer)
+    return tokenizer.to_str()
+
+
+def metaspace() -> str:
+    """As those of the family of Llama: a space is put before a text, and taken away when it is decoded."""
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    letters = sorted({*TEXT, "▁"} - {" "})
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *letters, "th", "▁th"]
+    merges = [("t", "h"), ("▁", "th")]
+    tokenizer = Tokenizer(
+        models.BPE({t: i for i, t in enumerate(dict.fromkeys(tokens))}, merges, unk_token="<unk>", byte_fallback=True)
+    )
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    return tokenizer.to_str()
+
+
+def world() -> World:
+    return World([*(bytes([byte]) for byte in range(256)), b"th", b"the", b" th", " é".encode()], 300)
+
+
+def all_kinds() -> list[vocabulary.Vocabulary]:
+    return [Tokenizer(byte_level(), 310, 1), Tokenizer(metaspace(), 320, 2), world()]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_text_comes_back_whole_and_piece_by_piece(number: int) -> None:
+    symbols = all_kinds()[number]
+    ids = symbols.encode(TEXT)
+    assert symbols.decode(ids.tolist()) == TEXT and ids.dtype == np.int64
+    assert "".join(symbols.spell(ids.tolist())) == TEXT
+    decoder = symbols.decoder(TEXT)
+    continued = symbols.encode(" the")
+    assert TEXT + "".join(map(decoder.push, continued.tolist())) in (f"{TEXT} the", f"{TEXT}  the")
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_it_comes_back_from_json(number: int) -> None:
+    symbols = all_kinds()[number]
+    again = vocabulary.from_json(symbols.to_json())
+    assert again.kind == symbols.kind and again.size == symbols.size
+    assert np.array_equal(again.encode(TEXT), symbols.encode(TEXT))
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_text_in_pieces_has_the_symbols_of_the_whole(number: int) -> None:
+    symbols, text = all_kinds()[number], TEXT * 20
+    for seed in range(5):
+        places = sorted(random.Random(seed).sample(range(len(text)), 9))
+        pieces = [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+        parts = [symbols.encode(piece) for piece in vocabulary.rejoin(pieces, symbols.cut)]
+        assert np.array_equal(np.concatenate(parts), symbols.encode(text))
+
+
+def test_what_ends_a_text_is_the_boundary() -> None:
+    """Their number 1 and their number 0 have changed places."""
+    symbols = Tokenizer(byte_level(), 310, 1)
+    theirs = tokenizers.Tokenizer.from_str(byte_level()).encode("the<a>the<b>", add_special_tokens=False).ids
+    assert symbols.encode("the<a>the<b>").tolist() == [{0: 1, 1: 0}.get(i, i) for i in theirs]
+    assert symbols.decode(symbols.encode("the<a>").tolist()) == "the<a>"
+    assert symbols.decode([309]) == ""  # the model may have more symbols than there are tokens
+
+
+def test_the_longest_token_is_taken() -> None:
+    assert [world().bytes_of(i) for i in world().encode("the th é")] == [b"the", b" th", " é".encode()]
+
+
+def test_the_file_of_rwkv_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "rwkv_vocab_v20230424.txt"
+    path.write_text("".join(f"{i} {t!r} 1\n" for i, t in enumerate([b"\x00", "a b", b"\xff\n"], 1)))
+    found = World.read(path, 300)
+    assert [found.bytes_of(i) for i in (0, 1, 2, 3, 9)] == [b"", b"\x00", b"a b", b"\xff\n", b""]
+    path.write_text("1 __import__('os') 3\n")
+    with pytest.raises(FileError, match="not a vocabulary of RWKV"):
+        World.read(path, 300)
+
+
+def test_the_tokenizer_of_the_package_finds_the_same(tmp_path: Path) -> None:
+    package = pytest.importorskip("rwkv.rwkv_tokenizer")
+    path = Path(package.__file__).with_name("rwkv_vocab_v20230424.txt")
+    text = f"{TEXT}\n\n    def f(x): return x ** 2  # 你好, wörld\t" * 3
+    assert World.read(path, 65536).encode(text).tolist() == package.TRIE_TOKENIZER(str(path)).encode(text)
+
+
+def test_none_is_made_of_a_text() -> None:
+    for kind in (Tokenizer, World):
+        with pytest.raises(InputError, match="comes with a model that was converted"):
+            kind.fit([TEXT], 1, 300)
+
+
+def test_a_file_that_is_no_tokenizer_is_refused() -> None:
+    with pytest.raises(FileError, match="not one that the package tokenizers reads"):
+        Tokenizer("{}", 300, 0)
