@@ -14,6 +14,9 @@ import tempfile
 from pathlib import Path
 from urllib.request import urlopen
 
+import torch
+from safetensors.torch import save_file
+
 import elman
 from elman.cli import VERBS
 
@@ -94,6 +97,28 @@ def check_search(here: Path) -> None:
     )
     missing = done.returncode == 2 and "pip install 'elman[search]'" in done.stderr
     assert missing or (done.returncode == 0 and (here / "search" / "best.yaml").exists()), done.stderr
+
+
+def check_convert(here: Path) -> None:
+    """A pretrained model in the smallest: one layer of Mamba, with the tokens of RWKV, which no other package reads."""
+    D, V = 4, 257
+    shapes = {
+        "embeddings.weight": (V, D), "norm_f.weight": (D,), "layers.0.norm.weight": (D,),
+        "layers.0.mixer.in_proj.weight": (4 * D, D), "layers.0.mixer.conv1d.weight": (2 * D, 1, 4),
+        "layers.0.mixer.conv1d.bias": (2 * D,), "layers.0.mixer.x_proj.weight": (5, 2 * D),
+        "layers.0.mixer.dt_proj.weight": (2 * D, 1), "layers.0.mixer.dt_proj.bias": (2 * D,),
+        "layers.0.mixer.A_log": (2 * D, 2), "layers.0.mixer.D": (2 * D,), "layers.0.mixer.out_proj.weight": (D, 2 * D),
+    }  # fmt: skip
+    (here / "theirs").mkdir()
+    save_file(
+        {f"backbone.{name}": torch.ones(shape) for name, shape in shapes.items()}, here / "theirs/model.safetensors"
+    )
+    config = {"model_type": "mamba", "vocab_size": V, "hidden_size": D, "num_hidden_layers": 1, "state_size": 2}
+    (here / "theirs" / "config.json").write_text(json.dumps(config))
+    tokens = "".join(f"{byte + 1} {bytes([byte])!r} 1\n" for byte in range(256))
+    (here / "theirs" / "rwkv_vocab_v20230424.txt").write_text(tokens)
+    assert json.loads(run(here, "convert", "theirs", "--out", "ours", "--json"))["family"] == "mamba"
+    assert json.loads(run(here, "evaluate", "ours", "text.txt", "--json"))["tokens"] == len(TEXT)
 
 
 def check_compare(here: Path) -> None:

@@ -54,9 +54,9 @@ PUBLIC = [
     "StudentT", "StudentTReadout", "TagConfig", "TagDataConfig", "TagModelConfig", "Tagger", "TextDataConfig",
     "TrainingConfig", "TranslateConfig", "TranslateDataConfig", "TranslateModelConfig", "Translator", "TreeConfig",
     "TreeDataConfig", "TreeLabeller", "TreeModelConfig", "WeightDrop", "Window", "Zoneout", "blocks", "cell", "cells",
-    "compose", "data", "decoding", "errors", "export", "from_torch", "hmm", "images", "inspect", "kernels", "laws",
-    "lens", "load", "onnx", "save_bfloat16", "search", "stack", "state", "state_from_torch", "state_to_torch", "tasks",
-    "to_torch", "train", "trees",
+    "compose", "data", "decoding", "errors", "export", "from_pretrained", "from_torch", "hmm", "images", "inspect",
+    "kernels", "laws", "lens", "load", "onnx", "save_bfloat16", "search", "stack", "state", "state_from_torch",
+    "state_to_torch", "tasks", "to_torch", "train", "trees",
 ]  # fmt: skip
 
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -225,9 +225,14 @@ def test_a_type_checker_sees_the_public_names() -> None:
 
 
 def test_nothing_can_run_code_from_a_file() -> None:
+    """Of the .pth of others, one place reads tensors, and refuses all else."""
+    tensors_alone = 'torch.load(path, map_location="cpu", weights_only=True, mmap=True)'
     forbidden = re.compile(r"\bpickle\b|torch\.load\b|torch\.save\b|\bmarshal\b|\bshelve\b|\bdill\b|\bjoblib\b")
     for path in MODULES:
-        assert not forbidden.search(path.read_text()), f"{path} names a format that can run code"
+        text = path.read_text()
+        if path.parent.name == "pretrained" and path.name == "source.py":
+            text = text.replace(tensors_alone, "", 1)
+        assert not forbidden.search(text), f"{path} names a format that can run code"
 
 
 def test_every_tree_cell_has_its_file_and_its_page() -> None:

@@ -60,6 +60,7 @@ _NAMES = {
     "elman.tasks.text.data": ("TextDataConfig",),
     "elman.tasks.text.lm": ("LMConfig", "LMModelConfig", "LanguageModel"),
     "elman.tasks.text.markov": ("MarkovConfig", "MarkovModel", "MarkovModelConfig"),
+    "elman.tasks.text.pretrained.convert": ("from_pretrained",),
     "elman.tasks.text.task": ("PreviewConfig",),
     "elman.tasks.translate.model": ("TranslateModelConfig", "Translator"),
     "elman.tasks.translate.task": ("DecodingConfig", "SamplingConfig", "TranslateConfig", "TranslateDataConfig"),

@@ -136,6 +136,7 @@ from elman.tasks.text.lm import LMModelConfig as LMModelConfig
 from elman.tasks.text.markov import MarkovConfig as MarkovConfig
 from elman.tasks.text.markov import MarkovModel as MarkovModel
 from elman.tasks.text.markov import MarkovModelConfig as MarkovModelConfig
+from elman.tasks.text.pretrained.convert import from_pretrained as from_pretrained
 from elman.tasks.text.task import PreviewConfig as PreviewConfig
 from elman.tasks.translate.model import TranslateModelConfig as TranslateModelConfig
 from elman.tasks.translate.model import Translator as Translator

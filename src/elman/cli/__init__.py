@@ -36,6 +36,7 @@ VERBS = {
     "generate": "generate text or observations from a model",
     "inspect": "where the gradient dies, what the state holds, how long it remembers: a summary and a page",
     "serve": "serve models with their states over HTTP: sessions, completions, responses",
+    "convert": "make a pretrained model, as others saved it, a model that every verb opens",
     "export": "write a model for other programs: ONNX, with its state as a value",
     "search": "train a config with many values of its settings, and find the best",
     "compare": "compare runs: what differs in their configs, their scores, how long they took",

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from elman.core import Options
 from elman.data import Vocabulary, vocabulary
 from elman.data.cache import Encoded
 from elman.data.vocabulary import BOUNDARY
@@ -25,6 +26,7 @@ from elman.tasks.request import Request
 from elman.tasks.task import Inspection, InspectRequest, Response, TrainedSettings
 from elman.tasks.text.data import TextDataConfig
 from elman.tasks.text.model import TextModel
+from elman.tasks.text.pretrained.network import build as build_pretrained
 from elman.tasks.text.task import PreviewConfig, TextData, TextTask, read_text
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}  # of the parameters
@@ -41,6 +43,7 @@ class LMModelConfig(NetworkConfig):
         tied: use one matrix for embedding and read-out
         cutoffs: the cutoffs of an adaptive softmax, for large vocabularies; empty for a plain softmax
         dtype: float32, float64, or bfloat16 for the activations
+        pretrained: the network of a model that `elman convert` has read; empty for layers of the cell
     """
 
     layers: int = 2
@@ -50,6 +53,7 @@ class LMModelConfig(NetworkConfig):
     tied: bool = False
     cutoffs: list[int] = field(default_factory=list)
     dtype: str = one_of("float32", DTYPES)
+    pretrained: Options = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,8 @@ def build(config: LMModelConfig, vocabulary_size: int) -> SequenceModel:
     if config.cell == "markov":
         raise InputError("a Markov model is a task of its own: elman train --task markov --model.order 5")
     whole("model.embedding_size", config.embedding_size, least=0)
+    if config.pretrained:
+        return _pretrained(config, vocabulary_size)
     width = config.embedding_size or config.size
     core = network.core(config, width)
     activations = torch.bfloat16 if config.dtype == "bfloat16" else None
@@ -96,6 +102,23 @@ def build(config: LMModelConfig, vocabulary_size: int) -> SequenceModel:
         else Softmax(H, vocabulary_size, dropout=p, weight=embed.weight if config.tied else None)
     )
     return SequenceModel(embed, core, readout).to(DTYPES[config.dtype])
+
+
+def _pretrained(config: LMModelConfig, vocabulary_size: int) -> SequenceModel:
+    """The network of a converted model, which is as its family has it, so most settings have nothing to act on."""
+    plain = LMModelConfig()
+    for name in ("embedding_size", "options", "residual", "norm", "dropout", "weight_dropout", "cutoffs"):
+        if getattr(config, name) != getattr(plain, name):
+            raise InputError(
+                f"model.{name} is {getattr(config, name)}, but the network is that of a converted model "
+                f"({config.pretrained.get('family')}), which has no such setting: leave it out"
+            )
+    if config.dtype == "bfloat16":
+        raise InputError("model.dtype is bfloat16; a converted model computes in float32 or float64")
+    dropout = config.embedding_dropout, config.readout_dropout
+    return build_pretrained(
+        config.pretrained, vocabulary_size, config.size, config.layers, tied=config.tied, dropout=dropout
+    ).to(DTYPES[config.dtype])
 
 
 class LanguageModel(TextModel[SequenceModel]):
@@ -147,4 +170,6 @@ class LanguageModelTask(TextTask[LMConfig, LanguageModel]):
 
     def summary(self, predictor: LanguageModel) -> str:
         assert isinstance(predictor.config, LMModelConfig)
-        return f"{super().summary(predictor)}; a layer computes {network.describe(predictor.config)}"
+        family = predictor.config.pretrained.get("family")
+        layer = "is that of a converted " + family if family else f"computes {network.describe(predictor.config)}"
+        return f"{super().summary(predictor)}; a layer {layer}"

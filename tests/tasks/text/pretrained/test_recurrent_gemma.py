@@ -1,0 +1,37 @@
+"""RecurrentGemma against transformers: the same logits in one go, in chunks and in steps, beyond its window."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from theirs import SYMBOLS, check_laws, randomise, save, tokens, worst_error
+
+import elman
+
+transformers = pytest.importorskip("transformers", exc_type=ImportError)
+
+
+def theirs() -> torch.nn.Module:
+    torch.manual_seed(0)
+    config = transformers.RecurrentGemmaConfig(
+        vocab_size=SYMBOLS, hidden_size=16, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=1,
+        intermediate_size=40, attention_window_size=8, logits_soft_cap=2.0,
+    )  # fmt: skip
+    return randomise(transformers.RecurrentGemmaForCausalLM(config))
+
+
+def test_transformers_computes_the_same(tmp_path: Path) -> None:
+    model = theirs()
+    lm = elman.from_pretrained(save(model, tmp_path / "theirs"))
+    x = tokens(steps=27)
+    x[:, 0] = 2  # its bos; 1 is its eos, and the boundary stands for both
+    with torch.no_grad():
+        want = model(x, use_cache=False).logits
+    assert worst_error(lm, x, want, 2) < 1e-5 and float(want.abs().max()) > 0.5
+    assert lm.config.tied and lm.config.cell == "rglru"
+
+
+def test_the_laws_hold(tmp_path: Path) -> None:
+    check_laws(elman.from_pretrained(save(theirs(), tmp_path / "theirs")))
