@@ -33,6 +33,13 @@ def cells() -> dict[str, Callable[[], Core]]:
     }
 
 
+def elsewhere(core: Core) -> Core:
+    """With an initial state of numbers of order one."""
+    learned = elman.LearnedStart(core)
+    torch.nn.init.normal_(learned.initial_state)
+    return learned
+
+
 COMBINATORS: dict[str, Callable[[], Core]] = {
     "stack": lambda: Stack(elman.cell("gru", 4, 5), elman.cell("lstm", 5, 3), elman.cell("lru", 3, 4)),
     "stack of all": lambda: Stack(elman.cell("gru", 4, 5), elman.cell("mingru", 9, 3), inputs="all"),
@@ -51,6 +58,8 @@ COMBINATORS: dict[str, Callable[[], Core]] = {
     "zoneout": lambda: elman.Zoneout(elman.cell("lstm", 4, 5), 0.3),
     "weight drop": lambda: elman.WeightDrop(elman.cell("lstm", 4, 5), 0.5),
     "recompute": lambda: elman.Recompute(elman.cell("gru", 4, 5), every=2),
+    "learned start": lambda: elsewhere(elman.Stack(elman.cell("gru", 4, 5), elman.cell("lru", 5, 4))),
+    "learned starts of both": lambda: Bidirectional(*(elsewhere(elman.cell("lstm", 4, 5)) for _ in range(2))),
     "GLU": lambda: elman.GLU(4, 3),
     "layer norm": lambda: elman.Norm(4),
     "RMS norm": lambda: elman.Norm(4, kind="rms"),

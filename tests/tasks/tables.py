@@ -160,7 +160,7 @@ TABLE = {
         },
         variants=(
             {"optim": {"schedule": "plateau", "patience": 0}},
-            {"optim": {"name": "sgd", "schedule": "plateau", "patience": 0}},
+            {"optim": {"name": "sgd", "schedule": "plateau", "patience": 0}, "model": {"learn_initial_state": True}},
         ),
         bad={
             "an empty file": (train(b""), "empty"),

@@ -98,6 +98,16 @@ def test_a_run_that_is_stopped_and_resumed_gives_the_same_bytes(whole, name, num
     assert first.keys() == second.keys() and [file for file in first if first[file] != second[file]] == []
 
 
+@pytest.mark.parametrize("name", ["lm", "tag", "classify", "forecast", "translate"])
+def test_a_model_that_learns_its_start_answers_every_verb(name, tmp_path):
+    variant = {"model": {"learn_initial_state": True}, "training": {"steps": 2, "lens": True}}
+    model, _ = train(config(name, tmp_path / "run", variant))
+    starts = [start for part, start in model.model.named_parameters() if part.endswith("initial_state")]
+    assert starts and all(start.any() for start in starts)
+    for verb in TABLE[name].requests:
+        assert said(load(tmp_path / "run"), name, verb, tmp_path) == said(model, name, verb, tmp_path)
+
+
 BAD = [(name, what) for name in OURS for what in TABLE[name].bad]
 
 
