@@ -34,6 +34,7 @@ from elman.compose import (
     stack,
 )
 from elman.compose.attention import Additive, Fixed, Layers, Luong
+from elman.compose.attention.local import LocalAttention
 from elman.core import Core
 from elman.errors import InputError
 
@@ -251,6 +252,7 @@ def test_narrow_activations_start_from_a_wide_state():
         (lambda: LearnedStart(Bidirectional(made("gru"), made("gru"))), r"Bidirectional\(LearnedStart\(left\)"),
         (lambda: LearnedStart(Dense(3, 3)), "nothing in it whose start could be learned"),
         (lambda: LearnedStart(Scale(3)), "nothing in it whose start could be learned"),
+        (lambda: LearnedStart(LocalAttention(4, 4, heads=2, window=3)), "nothing in it whose start could be learned"),
         (lambda: LearnedStart(made("hmm")), "nothing in it whose start could be learned"),
         (lambda: LearnedStart(Luong(made("gru"), 5).given(torch.zeros(2, 4, 5))), "the core in the decoder"),
     ],

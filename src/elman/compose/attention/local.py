@@ -33,6 +33,10 @@ class LocalAttentionState(NamedTuple):
     t: Tensor  # (B, 1), how many inputs came before
     h: Tensor  # (B, R / 2) complex, exp(i t theta) - 1 after t inputs
 
+    @property
+    def fixed_start(self) -> tuple[str, ...]:
+        return ("keys", "values", "t", "h")  # before the first input nothing in the ring counts
+
 
 class _Ring(NamedTuple):
     """What changes from one step to the next."""
