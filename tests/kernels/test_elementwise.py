@@ -95,3 +95,11 @@ def test_compiled(name: str) -> None:
     y = torch.compile(lambda v: f(v) * 2, fullgraph=True, backend="aot_eager")(x)
     assert torch.equal(y, f(x) * 2)
     torch.testing.assert_close(torch.autograd.grad(y.sum(), x), torch.autograd.grad((f(x) * 2).sum(), x))
+
+
+def test_the_square_root_is_the_nearest_number() -> None:
+    """NumPy's is, by IEEE 754."""
+    x = torch.rand(100_001, generator=torch.Generator().manual_seed(0)) * 50
+    x[:3] = torch.tensor([0.0, torch.inf, 1e-40])
+    np.testing.assert_array_equal(kernels.sqrt(x).numpy(), np.sqrt(x.numpy()))
+    assert torch.autograd.gradcheck(kernels.sqrt, x[3:9].double().requires_grad_())

@@ -23,7 +23,7 @@ EQUATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "windows that overlap": lambda x: kernels.windows(x, V[:, :3], G[:4], 2),
     "windows as wide as vectors": lambda x: kernels.windows(x, torch.cat([V] * 16)[:, :2], None, 1),
     "one window": lambda x: kernels.windows(x, W, None, 5),
-    "square root": lambda x: torch.sqrt(x * x),
+    "square root": lambda x: kernels.sqrt(x * x),
     "sigmoid": kernels.sigmoid,
     "tanh": kernels.tanh,
     "softplus": kernels.softplus,

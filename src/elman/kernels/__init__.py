@@ -41,7 +41,7 @@ __all__ = [
     "hmm_gaussian", "hmm_log_prob", "hmm_posterior", "isa", "isas", "json_rows", "l2_norm", "layer_norm", "linear",
     "linear_scan", "log", "loop", "matrix_scan", "max_scan", "newton_scan", "parallel_bptt", "philox", "program",
     "release_memory", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softmax_log_prob",
-    "softmax_log_prob_sum", "softplus", "student_t", "tanh", "use", "viterbi", "why_not_native", "windows",
+    "softmax_log_prob_sum", "softplus", "sqrt", "student_t", "tanh", "use", "viterbi", "why_not_native", "windows",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -249,6 +249,15 @@ def log(p: Tensor) -> Tensor:
 def exp(x: Tensor) -> Tensor:
     """e^x, elementwise."""
     return _table_for(x).exp(x)
+
+
+def sqrt(x: Tensor) -> Tensor:
+    """The square root, elementwise. In float32 it is the nearest number, which `torch.sqrt` misses now and then by one.
+
+    >>> sqrt(torch.tensor([0.0, 4.0])).tolist()
+    [0.0, 2.0]
+    """
+    return trace.sqrt(x) if isinstance(x, trace.Traced) else x.double().sqrt().to(x.dtype)
 
 
 def layer_norm(x: Tensor, gain: Tensor, bias: Tensor | None, eps: float, heads: int = 1) -> Tensor:
