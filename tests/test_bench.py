@@ -244,3 +244,28 @@ def test_a_row_is_held_against_what_the_machine_does() -> None:
     of_scan = row("sum of arrays of 2,097,152 numbers, 2 threads", 30.0, "GB/s")
     assert limits.share(scan, [scan, of_scan]) == f"25 GB/s; 30 by {of_scan['name']}"
     assert limits.share(row("fit K = 3, 200000 observations", 1.0), [product, of_scan]) == ""
+
+
+def test_the_page_on_other_libraries_shows_the_programs_that_were_run() -> None:
+    from bench import laws_elsewhere
+
+    page = laws_elsewhere.PAGE.read_text()
+    for path in laws_elsewhere.reproducers():
+        first, _, code = path.read_text().partition("\n")
+        assert f"### {first.removeprefix('# ')}\n" in page and code.strip() in page, path.name
+
+
+@torch.no_grad()
+def test_laws_elsewhere_find_what_breaks_them() -> None:
+    """nn.GRU keeps them; one that forgets its state between calls, or that reads its padding, does not."""
+    from bench import laws_elsewhere, models_elsewhere
+
+    gru = models_elsewhere.of_torch(nn.GRU)
+    found = laws_elsewhere.check(gru)
+    assert found.pop("left") == "" and all(error <= laws_elsewhere.HOLDS for error in found.values())
+    forgets = laws_elsewhere.check(
+        gru._replace(feed=lambda x, state, mask: gru.feed(x, None if state is None else state * 0, mask))
+    )
+    assert all(forgets[law] > laws_elsewhere.HOLDS for law in ("steps", "chunks", "fork"))
+    reads = laws_elsewhere.check(gru._replace(feed=lambda x, state, mask: gru.feed(x, state, None)))
+    assert reads["left"] > laws_elsewhere.HOLDS and reads["continue"] > laws_elsewhere.HOLDS
