@@ -6,6 +6,7 @@ The weights are random, in the shapes of the packages' files, so that the tests 
 from __future__ import annotations
 
 import string
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -67,6 +68,16 @@ def test_the_voice_detector_keeps_the_laws_and_streams_natively() -> None:
     if kernels.active() == "native":
         assert report.exact, report
         assert elman.Stream(detector, 1).native
+
+
+@torch.no_grad()
+def test_the_voice_detector_as_a_file_has_the_whole_state(tmp_path: Path) -> None:
+    detector, x = silero.network(silero_weights()), torch.randn(2, 6, 512)
+    [file] = elman.export.onnx(detector, tmp_path / "voice.onnx")
+    session = elman.onnx.Session(file)
+    y, state = session.scan(x[:, :4].numpy(), session.init_state(2))
+    rest, _ = session.scan(x[:, 4:].numpy(), state)
+    np.testing.assert_allclose(np.concatenate([y, rest], 1), detector.scan(x)[0].numpy(), atol=1e-5)
 
 
 def test_a_transform_that_is_not_symmetric_is_refused() -> None:
