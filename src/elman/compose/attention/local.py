@@ -12,7 +12,7 @@ part of the state, and so is how far they are turned, h = exp(i t theta) - 1.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -105,7 +105,7 @@ class LocalAttention(Core):
         begun, width = _Ring(*self.init_state(len(x))[:3]), self.heads * self.head_size
         y, ring = kernels.loop(self.attend, projected, _Ring(*state[:3]), begun, lengths, reset, width)
         y = zero_past(kernels.linear(y, self.O, self.c), lengths)
-        return y.to(x.dtype), LocalAttentionState(*ring, past.after["h"])
+        return y.to(x.dtype), LocalAttentionState(*cast(_Ring, ring), past.after["h"])
 
     def project(self, x: Tensor, past: Past) -> Tensor:
         """x (..., D) -> q, k and v side by side, q divided by sqrt(K), q and k turned."""

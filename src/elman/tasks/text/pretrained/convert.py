@@ -12,6 +12,8 @@ from elman.data import Vocabulary
 from elman.data.tokenizer import Tokenizer, World
 from elman.errors import FileError, InputError, UnknownNameError
 from elman.model import SequenceModel
+from elman.nn.embed import Embedding
+from elman.nn.readout import Softmax
 from elman.tasks.text.lm import LanguageModel, LMModelConfig, build
 from elman.tasks.text.pretrained.families import FAMILIES, HYBRIDS
 from elman.tasks.text.pretrained.source import Config, Tensors, open_folder, open_pth
@@ -114,8 +116,10 @@ def _copy_ends(network: SequenceModel, tensors: Tensors, embedding: str, head: s
         order[0], order[end] = end, 0
         return rows[order]
 
-    linear = network.readout.linear
-    tensors.copy(network.embed.weight, embedding, make=exchanged)
-    if linear.weight is not network.embed.weight:
+    embed, readout = network.embed, network.readout
+    assert isinstance(embed, Embedding) and isinstance(readout, Softmax)
+    linear = readout.linear
+    tensors.copy(embed.weight, embedding, make=exchanged)
+    if linear.weight is not embed.weight:
         tensors.copy(linear.weight, head, make=exchanged)
     tensors.zero(linear.bias)

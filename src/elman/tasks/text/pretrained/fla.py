@@ -88,7 +88,7 @@ def _core(cell: type[Core]) -> Callable[[int, int, Content], Core]:
         eps = settings["eps"]
         parts: list[Core] = []
         for _ in range(layers):
-            for inner in (cell(size, size, **options), FeedForward(size, settings["width"])):  # type: ignore[call-arg]
+            for inner in (cell(size, size, **options), FeedForward(size, settings["width"])):
                 parts.append(Residual(Stack(Norm(size, kind="rms", eps=eps), inner)))
         return Stack(*parts, Norm(size, kind="rms", eps=eps))
 
@@ -128,8 +128,8 @@ def _copy_cell(cell: Any, tensors: Tensors, at: str) -> None:
         tensors.copy(cell.dt, f"{at}dt_bias")
 
 
-NAMES = {"embedding": "model.embeddings.weight", "head": "lm_head.weight", "copy": copy}
-FLA_GLA = Family("gla", settings=gla_settings, core=_core(GLA), **NAMES)
-FLA_RETNET = Family("retnet", settings=retnet_settings, core=_core(RetNet), **NAMES)
-FLA_DELTA_NET = Family("deltanet", settings=delta_net_settings, core=_core(DeltaNet), **NAMES)
-FLA_GATED_DELTANET = Family("gated_deltanet", settings=gated_deltanet_settings, core=_core(GatedDeltaNet), **NAMES)
+EMBEDDING, HEAD = "model.embeddings.weight", "lm_head.weight"
+FLA_GLA = Family("gla", EMBEDDING, HEAD, gla_settings, _core(GLA), copy)
+FLA_RETNET = Family("retnet", EMBEDDING, HEAD, retnet_settings, _core(RetNet), copy)
+FLA_DELTA_NET = Family("deltanet", EMBEDDING, HEAD, delta_net_settings, _core(DeltaNet), copy)
+FLA_GATED_DELTANET = Family("gated_deltanet", EMBEDDING, HEAD, gated_deltanet_settings, _core(GatedDeltaNet), copy)

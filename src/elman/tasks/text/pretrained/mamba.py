@@ -55,10 +55,7 @@ def mamba2_settings(config: Config, tensors: Tensors) -> Content:
 def _core(cell: type[Core], size: int, layers: int, settings: Content) -> Core:
     options: dict[str, Any] = {name: value for name, value in settings.items() if name != "eps"}
     eps = settings["eps"]
-    blocks = [
-        Residual(Stack(Norm(size, kind="rms", eps=eps), cell(size, size, **options)))  # type: ignore[call-arg]
-        for _ in range(layers)
-    ]
+    blocks = [Residual(Stack(Norm(size, kind="rms", eps=eps), cell(size, size, **options))) for _ in range(layers)]
     return Stack(*blocks, Norm(size, kind="rms", eps=eps))
 
 
@@ -102,7 +99,7 @@ def taps(*weights: Tensor) -> Tensor:
     return torch.cat([weight[:, 0] for weight in weights]).T
 
 
-NAMES = {"embedding": "backbone.embeddings.weight", "head": "lm_head.weight", "copy": copy}
-MAMBA = Family("mamba", settings=mamba_settings, core=mamba_core, **NAMES)
-FALCON_MAMBA = Family("mamba", settings=falcon_settings, core=mamba_core, **NAMES)
-MAMBA2 = Family("mamba2", settings=mamba2_settings, core=mamba2_core, **NAMES)
+EMBEDDING, HEAD = "backbone.embeddings.weight", "lm_head.weight"
+MAMBA = Family("mamba", EMBEDDING, HEAD, mamba_settings, mamba_core, copy)
+FALCON_MAMBA = Family("mamba", EMBEDDING, HEAD, falcon_settings, mamba_core, copy)
+MAMBA2 = Family("mamba2", EMBEDDING, HEAD, mamba2_settings, mamba2_core, copy)

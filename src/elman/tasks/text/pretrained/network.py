@@ -42,7 +42,7 @@ class TokenEmbedding(Embedding):
         return x if self.scale == 1.0 else x * self.scale
 
     def describe_step(self, builder: Builder) -> Slot:
-        table = self.weight
+        table: Tensor = self.weight
         if self.start:
             table = torch.cat([self.weight[self.start : self.start + 1], self.weight[1:]])
         x = builder.lookup(table)
@@ -57,7 +57,13 @@ class CappedSoftmax(Softmax):
     """
 
     def __init__(
-        self, input_size: int, vocabulary_size: int, *, cap: float, dropout: float, weight: nn.Parameter | None = None
+        self,
+        input_size: int,
+        vocabulary_size: int,
+        *,
+        cap: float,
+        dropout: float = 0.0,
+        weight: nn.Parameter | None = None,
     ) -> None:
         super().__init__(input_size, vocabulary_size, dropout=dropout, weight=weight)
         self.cap = cap

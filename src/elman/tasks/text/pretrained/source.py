@@ -45,9 +45,9 @@ class Config:
 
     def token(self, name: str, default: int) -> int:
         """The number of a token; the first, where there are several, and the default where there is none."""
-        value = self.content.get(name)
-        value = value[0] if isinstance(value, list) and value else value
-        return default if value is None else int(value)
+        value: Any = self.content.get(name)
+        first = value[0] if isinstance(value, list) and value else value
+        return default if first is None else int(first)
 
 
 def _named(kind: type | tuple[type, ...]) -> str:
