@@ -83,5 +83,9 @@ def worst_error(lm: LanguageModel, x: Tensor, want: Tensor, begin: int | None = 
 
 
 def check_laws(lm: LanguageModel) -> None:
-    report = laws.check(lm.model.core)
-    assert report.ok and report.exact, report
+    """Correct in float64, for in float32 gradients of random weights are rounded; exact in float32."""
+    core = lm.model.core
+    exact = laws.check(core)
+    assert exact.exact, exact
+    correct = laws.check(core.double())
+    assert correct.ok, correct
