@@ -22,7 +22,10 @@ PAGES = {
         "Read-outs and distributions",
         ["elman.nn.embed", "elman.nn.readout", "elman.nn.distributions", "elman.nn.crf"],
     ),
-    "train": ("Train, search and load", ["elman.run", "elman.run.search", "elman.tasks"]),
+    "train": (
+        "Train, search and load",
+        ["elman.run", "elman.run.search", "elman.tasks", "elman.tasks.text.pretrained.convert"],
+    ),
     "models": (
         "Trained models",
         [
