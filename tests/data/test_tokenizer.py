@@ -109,6 +109,7 @@ def test_the_file_of_rwkv_is_read(tmp_path: Path) -> None:
         World.read(path, 300)
 
 
+@pytest.mark.slow
 def test_the_tokenizer_of_the_package_finds_the_same(tmp_path: Path) -> None:
     package = pytest.importorskip("rwkv.rwkv_tokenizer")
     path = Path(package.__file__).with_name("rwkv_vocab_v20230424.txt")
