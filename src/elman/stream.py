@@ -26,7 +26,7 @@ from elman import kernels
 from elman import state as states
 from elman.core import Core
 from elman.errors import InputError
-from elman.kernels.builder import WEIGHTS, Slot, Slots, Unstreamable
+from elman.kernels.builder import WEIGHTS, Builder, Slot, Slots, Unstreamable
 from elman.kernels.reference.choice import Choice
 from elman.kernels.rows import Inputs, NativeRows, Rows, check_distinct, check_inside, row_numbers
 from elman.model import SequenceModel
@@ -43,6 +43,7 @@ Array = TypeVar("Array", np.ndarray, Tensor)
 Y_co = TypeVar("Y_co", covariant=True)
 Y = TypeVar("Y")
 M = TypeVar("M", bound=nn.Module)
+B = TypeVar("B", bound=Builder)
 Symbols = NDArray[np.int64]
 Scores = NDArray[np.float32] | NDArray[np.float64]
 PLAIN = (bool, int, float, str, type(None), torch.dtype)  # settings of a module that cannot change in place
@@ -445,6 +446,17 @@ def described(core: Core, embed: nn.Module | None, weights: str | None = None) -
     """A program of one step, and the slots of what it is given and of what the core makes of it."""
     if weights is not None:
         choice("weights", weights, WEIGHTS)
+
+    def program(dtype: torch.dtype) -> Program:
+        if weights is not None and dtype != torch.float32:
+            raise Unstreamable(f"weights of {dtype} cannot be stored in fewer bits, only those of torch.float32")
+        return kernels.program(dtype, weights)
+
+    return describe(core, embed, program)
+
+
+def describe(core: Core, embed: nn.Module | None, make: Callable[[torch.dtype], B]) -> tuple[B, Slot, Slot]:
+    """A step described to a builder that is made for its dtype; the slots of what it is given and of the core's y."""
     if not core.causal:
         raise InputError(
             f"{type(core).__name__} reads the future, so it cannot be streamed; stream a core without Reverse in it"
@@ -456,13 +468,10 @@ def described(core: Core, embed: nn.Module | None, weights: str | None = None) -
     dtypes = {REAL.get(t.dtype, t.dtype) for t in (*numbers, *leaves)}
     if len(dtypes) != 1 or any(number.device.type != "cpu" for number in numbers):
         raise Unstreamable(f"a core of the dtypes {dtypes}, or not on the CPU")
-    dtype = dtypes.pop()
-    if weights is not None and dtype != torch.float32:
-        raise Unstreamable(f"weights of {dtype} cannot be stored in fewer bits, only those of torch.float32")
-    program = kernels.program(dtype, weights)
-    x = embed.describe_step(program) if isinstance(embed, Embed) else program.input(core.input_size)
-    state = states.map(lambda leaf: cast(Tensor, program.state(_width(leaf, program.dtype))), like)
-    return program, x, core.describe_step(program, x, cast(Slots, state))
+    builder = make(dtypes.pop())
+    x = embed.describe_step(builder) if isinstance(embed, Embed) else builder.input(core.input_size)
+    state = states.map(lambda leaf: cast(Tensor, builder.state(_width(leaf, builder.dtype))), like)
+    return builder, x, core.describe_step(builder, x, cast(Slots, state))
 
 
 def _width(leaf: Tensor, dtype: torch.dtype) -> int:
