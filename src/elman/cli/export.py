@@ -11,11 +11,15 @@ USAGE = "elman export RUN --to onnx --out book.onnx [options]"
 def run(arguments: Sequence[str]) -> int:
     """Export, and print the names of the files."""
     from elman.export import ExportRequest, write
+    from elman.export.c.loss import nats_lost
+    from elman.progress import say
 
     parsed = parser().parse_args(arguments)
     options = {named.name: getattr(parsed, named.name) for named in ExportRequest.options()}
     for path in write(parsed.run, parsed.to, parsed.out, **options):
         print(path)
+    if parsed.weights and (line := nats_lost(parsed.run, parsed.weights)):
+        say(line)
     return 0
 
 

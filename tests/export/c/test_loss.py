@@ -1,0 +1,24 @@
+"""What smaller weights cost is measured on the data of the run."""
+
+from pathlib import Path
+
+import pytest
+from in_c import needs_gcc
+
+import elman
+from elman.cli import main
+
+pytestmark = needs_gcc
+
+
+def test_the_command_says_what_smaller_weights_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "book.txt").write_text("to be or not to be, that is the question. " * 60)
+    data = elman.TextDataConfig(train=[str(tmp_path / "book.txt")], vocabulary="char", batch_size=4, window=16)
+    model = elman.LMModelConfig(cell="gru", size=16, layers=1)
+    training = elman.TrainingConfig(steps=20, evaluate_every=20)
+    settings = elman.LMConfig(data=data, model=model, training=training)
+    lm, _ = elman.train(settings, out=tmp_path / "run", progress=False)
+    assert main(["export", str(tmp_path / "run"), "--to", "c", "--out", str(tmp_path / "c"), "--weights", "int8"]) == 0
+    said = capsys.readouterr().err.splitlines()[-1]
+    whole, narrow = (float(word) for word in said.split() if word.replace(".", "").isdigit())
+    assert "with int8 weights" in said and abs(narrow - whole) < 0.05
