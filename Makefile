@@ -115,7 +115,7 @@ $(ARM64)/site/torch: $(ARM64)/root
 # Playwright drives the chromium that is on the machine; it downloads none.
 test-browser: $(VENV)/installed-dev
 	ELMAN_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/lens/test_document.py tests/serve/api/test_page.py tests/test_site.py \
-		tests/export/test_browser.py
+		tests/export/test_browser.py tests/export/c/test_wasm.py
 
 bench: $(VENV)/installed-bench
 	$(BIN)/python -m bench.kernels

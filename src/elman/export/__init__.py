@@ -4,6 +4,8 @@ A target is a function of a module, or of a predictor with its vocabulary and al
 
     onnx    one graph, for every runtime of ONNX, or one for each part of a translator
     c       a folder with one file of C99 that steps the model to the bits of a Stream, and a check of that
+    wasm    the same as WebAssembly, and a class of JavaScript around it
+    html    one page with a language model in it: type, see it continue, fork, go back
 
 It writes nothing unless it can write everything, replaces nothing, and returns the paths of what it has written. Its
 keywords are the options of `elman export --to NAME`; what they mean stands once, in `ExportRequest`.
@@ -20,8 +22,9 @@ from typing import Any
 from torch import nn
 
 from elman.errors import InputError, UnknownNameError
-from elman.export.c import write_c
+from elman.export.c import write_c, write_html, write_wasm
 from elman.export.graph import onnx
+from elman.kernels.builder import WEIGHTS
 from elman.tasks import open_model
 from elman.tasks.predictor import AnyPredictor
 from elman.tasks.request import Request, option
@@ -34,6 +37,8 @@ Source = nn.Module | AnyPredictor
 TARGETS: dict[str, Callable[..., list[Path]]] = {  # f(source, path, **options)
     "onnx": onnx,
     "c": write_c,
+    "wasm": write_wasm,
+    "html": write_html,
 }
 
 
@@ -47,8 +52,8 @@ class ExportRequest(Request):
         None, "the version of ONNX's operations; by default the newest that ONNX Runtime runs", least=1,
         group="--to onnx",
     )  # fmt: skip
-    name: str = option("model", "what functions and files are called by", group="--to c")
-    weights: str | None = option(None, f"{STORED}: bfloat16 or int8", group="--to c")
+    name: str = option("model", "what functions and files are called by", group="--to c, wasm")
+    weights: str | None = option(None, STORED, choices=WEIGHTS, group="--to c, wasm, html")
 
 
 def write(source: str | Path | Source, to: str, path: str | Path, **options: Any) -> list[Path]:

@@ -57,9 +57,19 @@ def test_a_core_carries_its_fingerprint(tmp_path: Path) -> None:
     assert states.fingerprint(core) in header and "#define MODEL_STATE_BYTES 16" in header
 
 
+class Own(elman.Core):
+    """A core that says no more than its step."""
+
+    def init_state(self, batch_size: int) -> torch.Tensor:
+        return self.zeros(batch_size, self.output_size)
+
+    def step(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x + state, x + state
+
+
 REFUSED = {
     "a core that reads the future": (lambda: elman.Bidirectional(elman.cell("gru", 3, 4), elman.cell("gru", 3, 4)), {}),
-    "no native form": (lambda: elman.Stack(elman.cell("gru", 3, 4), elman.Pool("max", 4)), {}),
+    "no native form": (lambda: Own(3, 3), {}),
     "float64": (lambda: elman.cell("gru", 3, 4).double(), {}),
     "no core": (lambda: nn.Linear(3, 4), {}),
     "an embedding": (lambda: elman.SequenceModel(nn.Tanh(), elman.cell("gru", 3, 4), elman.Softmax(4, 5)), {}),
@@ -78,9 +88,12 @@ def test_what_cannot_be_is_said_in_one_line_and_nothing_is_written(tmp_path: Pat
 
 def test_what_is_there_stays(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
+    (tmp_path / "page.html").write_text("mine")
     with pytest.raises(InputError, match="out exists"):
         export.write(elman.cell("gru", 3, 4), "c", tmp_path / "out")
-    assert not [*(tmp_path / "out").iterdir()]
+    with pytest.raises(InputError, match=r"page\.html exists"):
+        export.write(language_model(), "html", tmp_path / "page.html")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "page.html"] and not [*(tmp_path / "out").iterdir()]
 
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "export-c.md"

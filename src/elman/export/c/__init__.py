@@ -10,9 +10,10 @@ from pathlib import Path
 
 from elman.export.c.fixture import check_source, fixture, makefile
 from elman.export.c.module import Source, module_of, parts
+from elman.export.c.wasm import write_html, write_wasm
 from elman.export.c.write import refuse_existing, write_folder
 
-__all__ = ["write_c"]
+__all__ = ["write_c", "write_html", "write_wasm"]
 
 
 def write_c(source: Source, path: str | Path, *, name: str = "model", weights: str | None = None) -> list[Path]:
