@@ -29,7 +29,7 @@ SOURCE = ROOT / "src" / "elman"
 LAYOUT = [
     "_native", "errors", "options", "progress", "tables", "files", "state", "lengths", "data",
     "kernels", "core", "cells", "compose", "convert", "random", "nn", "model", "stream", "decoding",
-    "lens", "training", "scikit", "tasks", "hmm", "trees", "images", "run", "onnx", "export", "laws", "serve",
+    "lens", "training", "scikit", "tasks", "hmm", "trees", "images", "run", "online", "onnx", "export", "laws", "serve",
     "cli", "__main__",
 ]  # fmt: skip
 # A task imports from those before it.
@@ -55,7 +55,7 @@ PUBLIC = [
     "TrainingConfig", "TranslateConfig", "TranslateDataConfig", "TranslateModelConfig", "Translator", "TreeConfig",
     "TreeDataConfig", "TreeLabeller", "TreeModelConfig", "WeightDrop", "Window", "Zoneout", "blocks", "cell", "cells",
     "compose", "data", "decoding", "errors", "export", "from_pretrained", "from_torch", "hmm", "images", "inspect",
-    "kernels", "laws", "lens", "load", "onnx", "save_bfloat16", "search", "stack", "state", "state_from_torch",
+    "kernels", "laws", "lens", "load", "online", "onnx", "save_bfloat16", "search", "stack", "state", "state_from_torch",
     "state_to_torch", "tasks", "to_torch", "train", "trees",
 ]  # fmt: skip
 

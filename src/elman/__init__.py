@@ -11,8 +11,8 @@ from importlib import import_module
 __version__ = "0.1.0"  # the one place that says it
 
 _MODULES = (
-    "cells", "compose", "data", "decoding", "errors", "export", "hmm", "images", "kernels", "laws", "lens", "onnx",
-    "state", "tasks", "trees",
+    "cells", "compose", "data", "decoding", "errors", "export", "hmm", "images", "kernels", "laws", "lens",
+    "online", "onnx", "state", "tasks", "trees",
 )  # fmt: skip
 
 _NAMES = {

@@ -11,6 +11,7 @@ from elman import images as images
 from elman import kernels as kernels
 from elman import laws as laws
 from elman import lens as lens
+from elman import online as online
 from elman import onnx as onnx
 from elman import state as state
 from elman import tasks as tasks

@@ -1,0 +1,190 @@
+"""A learner against back-propagation by autograd; what it refuses; how it is saved, forked and reset."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import elman
+from elman import state as states
+from elman.errors import FileError, InputError, UnknownNameError
+from elman.laws import online as laws
+from elman.nn.readout import GaussianReadout, Softmax
+from elman.online import RULES, Learner, Optim
+
+
+def model(core: elman.Core, seed: int = 0) -> elman.SequenceModel:
+    torch.manual_seed(seed)
+    return elman.SequenceModel(nn.Identity(), core, GaussianReadout(core.output_size, 1)).double()
+
+
+def quiet(*args: object, **options: object) -> Learner:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Learner(*args, **options)  # type: ignore[arg-type]
+
+
+def apart(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
+    return max(float((found[name] - wanted[name]).abs().max()) for name in wanted)
+
+
+STACK = [
+    lambda: elman.stack("mingru", 3, 4, layers=2),
+    lambda: elman.blocks("lru", 3, 4, layers=1),
+    lambda: elman.compose.Parallel(elman.cell("gru", 3, 2), elman.cell("indrnn", 3, 2)),
+]
+
+
+@pytest.mark.parametrize("build", STACK, ids=["stack", "block", "parallel"])
+def test_rtrl_is_exact_for_layers_over_layers(build) -> None:
+    net = model(build())
+    stream = laws.draw(net.core, torch.float64, 1)
+    learner = Learner(net, rule="rtrl")
+    assert learner.exact
+    found, _ = learner.accumulate(learner.init_state(4), stream.x, stream.y, lengths=stream.lengths, reset=stream.reset)
+    assert apart(found, laws.back_propagated(net, stream)) < 1e-9
+
+
+def test_spatial_is_exact_in_the_top_layer_and_says_that_it_is_not_below() -> None:
+    net = model(elman.stack("mingru", 3, 4, layers=2))
+    stream = laws.draw(net.core, torch.float64, 1)
+    with pytest.warns(UserWarning, match="mingru remembers what weights below it made"):
+        learner = Learner(net, rule="spatial")
+    found, _ = learner.accumulate(learner.init_state(4), stream.x, stream.y, lengths=stream.lengths, reset=stream.reset)
+    wanted = laws.back_propagated(net, stream)
+    top = {name: g for name, g in wanted.items() if "cores.0" not in name}
+    assert apart(found, top) < 1e-9 and apart(found, wanted) > 1e-3
+    assert not learner.exact
+
+
+def test_tbptt_is_exact_in_episodes_as_long_as_its_window_and_not_in_longer_ones() -> None:
+    net = model(elman.cell("gru", 3, 4))
+    x, y = torch.randn(2, 5, 3, dtype=torch.float64), torch.randn(2, 5, 1, dtype=torch.float64)
+    stream = laws.Stream(x, y, torch.tensor([5, 3]), torch.zeros(2, 5, dtype=torch.bool))
+    errors = []
+    for window in (5, 2):
+        learner = quiet(net, rule="tbptt", window=window)
+        found, _ = learner.accumulate(learner.init_state(2), x, y, lengths=stream.lengths)
+        errors.append(apart(found, laws.back_propagated(net, stream)))
+    assert errors[0] < 1e-9 and errors[1] > 1e-4
+
+
+def test_rflo_of_tanh_forgets_the_past_and_of_rates_keeps_the_leak() -> None:
+    """Murray's equation 3 by hand: p = (1 - a) p + a phi'(u) x^T, for one unit and its own signal."""
+    rate = elman.cell("rate", 2, 1, phi="tanh", dt=1.0, tau=4.0)
+    net = model(rate)
+    x, y = torch.randn(1, 3, 2, dtype=torch.float64), torch.randn(1, 3, 1, dtype=torch.float64)
+    learner = quiet(net, rule="rflo")
+    state = learner.accumulate(learner.init_state(1), x, y)[1]
+    h = p = torch.zeros(1, 1, dtype=torch.float64)
+    a = 0.25
+    with torch.no_grad():
+        for t in range(3):
+            n = torch.tanh(h @ rate.W.T + x[:, t] @ rate.B.T + rate.b)
+            p = (1 - a) * p + a * (1 - n * n) * x[:, t]
+            h = (1 - a) * h + a * n
+    names = [name for name, _ in rate.named_parameters()]
+    trace = state.traces[names.index("B")]
+    torch.testing.assert_close(trace.reshape(p.shape), p)
+
+
+def test_rflo_refuses_a_state_that_leaks_through_gates() -> None:
+    with pytest.raises(InputError, match='depends on its gates: use rule "snap1"'):
+        Learner(model(elman.cell("gru", 3, 4)), rule="rflo")
+
+
+def test_snap1_says_what_it_leaves_out() -> None:
+    with pytest.warns(UserWarning, match="units of lstm have an influence on each other"):
+        assert Learner(model(elman.cell("lstm", 3, 4)), rule="snap1").trace_size() < 4 * 4 * 8 * 4
+
+
+def test_symbols_are_learned_by_a_model_with_an_embedding() -> None:
+    torch.manual_seed(0)
+    net = elman.SequenceModel(elman.Embedding(5, 3), elman.cell("mingru", 3, 8), Softmax(8, 5))
+    learner = quiet(net, rule="spatial", optim=Optim(lr=0.02), example=torch.tensor([0]))
+    losses = []
+    for t in range(300):
+        loss, learner.state = learner.learn(learner.state, torch.tensor([t % 5]), torch.tensor([(t + 1) % 5]))
+        losses.append(float(loss))
+    assert sum(losses[-20:]) < 0.1 * sum(losses[:20])
+    assert int(learner.predict_one(torch.tensor([2])).mode) == 3
+
+
+def test_the_model_stays_as_it_is_and_a_model_with_what_was_learned_can_be_had() -> None:
+    net = model(elman.cell("mingru", 3, 4))
+    before = states.fingerprint(net)
+    learner = Learner(net, optim=Optim(lr=0.1))
+    x, y = torch.randn(1, 6, 3, dtype=torch.float64), torch.randn(1, 6, 1, dtype=torch.float64)
+    learner.learn_many(x, y)
+    assert states.fingerprint(net) == before
+    learned = learner.model()
+    assert torch.equal(torch.cat([w.flatten() for w in learned.parameters()]), learner.state.weights)
+    state = learned.init_state(1)
+    predicted, _ = learned.step(x[:, 0], state)
+    again = learner.predict(learner.state._replace(h=state), x[:, 0])
+    torch.testing.assert_close(predicted.mean, again.mean)
+
+
+def test_a_fork_goes_its_own_way_and_a_reset_row_is_that_of_a_fresh_learner() -> None:
+    learner = Learner(model(elman.cell("lru", 3, 4)), batch_size=2, optim=Optim(lr=0.1))
+    x, y = torch.randn(2, 6, 3, dtype=torch.float64), torch.randn(2, 6, 1, dtype=torch.float64)
+    learner.learn_many(x, y)
+    fork = learner.fork()
+    fork.learn_many(x, y)
+    assert not torch.equal(fork.state.weights, learner.state.weights)
+    state, start = learner.reset(learner.state, [1]), learner.init_state(2)
+    for leaf, old, fresh in zip(*(states.leaves((s.h, s.traces)) for s in (state, learner.state, start)), strict=True):
+        assert torch.equal(leaf[1], fresh[1]) and torch.equal(leaf[0], old[0])
+
+
+def test_another_model_cannot_load_its_state(tmp_path: Path) -> None:
+    Learner(model(elman.cell("mingru", 3, 4))).save(tmp_path / "state")
+    with pytest.raises(FileError, match="another model"):
+        Learner(model(elman.cell("mingru", 3, 4), seed=1)).load(tmp_path / "state")
+
+
+def test_bad_arguments_are_named() -> None:
+    net = model(elman.cell("mingru", 3, 4))
+    with pytest.raises(UnknownNameError, match="unknown rule 'rtlr'"):
+        Learner(net, rule="rtlr")
+    with pytest.raises(InputError, match="takes an elman"):
+        Learner(net.core)  # type: ignore[arg-type]
+    two = elman.Bidirectional(elman.cell("gru", 3, 2), elman.cell("gru", 3, 2))
+    with pytest.raises(InputError, match="reads the future"):
+        Learner(model(two))
+    with pytest.raises(InputError, match="optim"):
+        Optim(lr=-1.0)
+    large = elman.stack("gru", 64, 256, layers=2)
+    with pytest.raises(InputError, match='use rule "spatial"'):
+        Learner(elman.SequenceModel(nn.Identity(), large, GaussianReadout(256, 1)))
+
+
+def test_adam_is_that_of_torch() -> None:
+    weights = torch.randn(7)
+    twin = nn.Parameter(weights.clone())
+    theirs = torch.optim.Adam([twin], lr=0.1)
+    ours = Optim(lr=0.1, clip_norm=0.0)
+    moments = ours.init(weights)
+    for t in range(5):
+        twin.grad = torch.randn(7)
+        theirs.step()
+        weights, moments = ours.update(weights, twin.grad, moments, torch.tensor([t]))
+    torch.testing.assert_close(weights, twin.detach())
+
+
+def test_the_schedule_and_the_clip_are_what_they_say() -> None:
+    at = lambda optim, t: float(optim.rate(torch.tensor([t])))  # noqa: E731
+    assert at(Optim(lr=1.0, warmup=4), 0) == 0.25 and at(Optim(lr=1.0, warmup=4), 9) == 1.0
+    assert at(Optim(lr=1.0, schedule="inverse", halve=10), 10) == 0.5
+    assert at(Optim(lr=1.0, schedule="root", halve=10), 30) == 0.5
+    clipped = Optim("sgd", lr=1.0, clip_norm=1.0)
+    weights, _ = clipped.update(torch.zeros(2), torch.tensor([3.0, 4.0]), torch.zeros(0, 2), torch.zeros(1))
+    torch.testing.assert_close(weights, torch.tensor([-0.6, -0.8]))
+
+
+def test_every_rule_is_listed() -> None:
+    assert list(RULES) == ["rtrl", "spatial", "snap1", "rflo", "uoro", "tbptt"]
