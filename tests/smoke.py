@@ -89,6 +89,13 @@ def check_inspect(here: Path) -> None:
     assert "<html" in (here / "report.html").read_text()
 
 
+def check_stream(here: Path) -> None:
+    rows = "".join(json.dumps({"t": t % 3, "y": t % 3}) + "\n" for t in range(20))
+    command = [ELMAN, "stream", "learner", "--learn", "--task", "regress", "--size", "4"]
+    done = subprocess.run(command, cwd=here, input=rows, capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) == 20 and (here / "learner").is_dir(), done.stderr
+
+
 def check_search(here: Path) -> None:
     """Where there is no optuna, what to install for it."""
     words = ["search", "--config", "run.yaml", "--data.train", "text.txt", "--out", "search", *SMALL, "--trials", "2"]

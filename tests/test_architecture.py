@@ -55,8 +55,8 @@ PUBLIC = [
     "TrainingConfig", "TranslateConfig", "TranslateDataConfig", "TranslateModelConfig", "Translator", "TreeConfig",
     "TreeDataConfig", "TreeLabeller", "TreeModelConfig", "WeightDrop", "Window", "Zoneout", "blocks", "cell", "cells",
     "compose", "data", "decoding", "errors", "export", "from_pretrained", "from_torch", "hmm", "images", "inspect",
-    "kernels", "laws", "lens", "load", "online", "onnx", "save_bfloat16", "search", "stack", "state", "state_from_torch",
-    "state_to_torch", "tasks", "to_torch", "train", "trees",
+    "kernels", "laws", "lens", "load", "online", "onnx", "save_bfloat16", "search", "stack", "state",
+    "state_from_torch", "state_to_torch", "tasks", "to_torch", "train", "trees",
 ]  # fmt: skip
 
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -38,6 +38,7 @@ VERBS = {
     "serve": "serve models with their states over HTTP: sessions, completions, responses",
     "convert": "make a pretrained model, as others saved it, a model that every verb opens",
     "export": "write a model for other programs: ONNX, with its state as a value",
+    "stream": "predict a stream row by row, and learn from each row as it comes",
     "search": "train a config with many values of its settings, and find the best",
     "compare": "compare runs: what differs in their configs, their scores, how long they took",
     "doctor": "check what is installed, which kernels run, and whether they compute the right thing",
