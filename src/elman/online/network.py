@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from elman import state as states
+from elman.compose import LearnedStart
 from elman.core import Core
 from elman.errors import InputError
 from elman.model import SequenceModel
@@ -55,6 +56,11 @@ class Network:
             raise InputError(
                 f"the model reads the future ({type(model.core).__name__} is not causal), so it has no step to learn "
                 "from: use a model without Reverse or Bidirectional"
+            )
+        if any(isinstance(module, LearnedStart) for module in self.model.modules()):
+            raise InputError(
+                "the model has a LearnedStart, and no rule carries the influence of an initial state: give the "
+                "learner a model without it, and its start as the h of learner.state"
             )
         self.names = [name for name, _ in self.model.named_parameters()]
         self.weights = tuple(parameter.detach().clone() for parameter in self.model.parameters())
