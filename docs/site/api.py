@@ -47,6 +47,7 @@ PAGES = {
     "trees": ("elman.trees", ["elman.trees"]),
     "images": ("elman.images", ["elman.images"]),
     "lens": ("elman.lens", ["elman.lens"]),
+    "online": ("elman.online", ["elman.online"]),
     "export": ("elman.export, elman.onnx", ["elman.export", "elman.onnx"]),
     "laws": ("elman.laws", ["elman.laws"]),
     "decoding": ("elman.decoding", ["elman.decoding"]),

@@ -38,7 +38,7 @@ def test_every_cell_that_claims_them(key: tuple[str, int]) -> None:
     for law in online.LAWS:
         torch.manual_seed(0)
         core = CELLS[key[0]](4, 4, **CLAIMED[key])
-        if law not in online.claims(core):
+        if law not in online.claims(core) or (key[1] and law not in ("O1", "O4")):  # which no option changes
             continue
         for dtype in (torch.float32, torch.float64) if law == "O1" else (torch.float32,):
             worst = online.check(core.to(dtype), law)
