@@ -16,6 +16,7 @@ import elman
 from elman import Bidirectional, Residual, Reverse, Stack
 from elman import state as states
 from elman.cells import CELLS
+from elman.compose.attention import Remember
 from elman.core import Core
 from elman.laws.sequence import Sample, draw
 from elman.onnx import Session, State
@@ -68,6 +69,7 @@ COMBINATORS: dict[str, Callable[[], Core]] = {
     "scale": lambda: elman.Scale(2, decay=0.9),
     **{f"dense {name}": lambda name=name: elman.Dense(4, 3, activation=name) for name in ("none", "relu", "silu")},
     **{f"pool {name}": lambda name=name: elman.Pool(name, 4) for name in ("last", "mean", "max")},
+    "remember": lambda: Remember(elman.cell("mgu", 4, 5)),
     "a residual of a filter": lambda: Residual(Stack(elman.Norm(4), elman.cell("hmm", 4, 4))),
 }
 TABLE = {**cells(), **COMBINATORS}

@@ -18,7 +18,8 @@ from onnx import TensorProto, ValueInfoProto, helper
 
 from elman.errors import KernelError
 from elman.export.graph.nodes import Graph
-from elman.export.graph.recorder import Leaf, Operation, Recorder
+from elman.export.graph.record import Leaf, Operation
+from elman.export.graph.recorder import Recorder
 from elman.export.graph.sequences import Sequences
 
 Sets = dict[int, int]  # a set of leaves for each value, as the bits of a number
@@ -42,7 +43,7 @@ class Unroller:
         self.record = record
         self.needed = _needed(record, wanted)
         self.operations = [op for op in record.operations if self.needed.intersection(op.outputs) - record.constants]
-        self.used = {number for op in self.operations for number in op.inputs} | set(wanted)
+        self.wanted = set(wanted)
         moved = [leaf for leaf in record.leaves.values() if leaf.after != leaf.before and not leaf.native]
         self.loops = _loops(moved, self.operations, len(record.widths))
         self.delays = [leaf for leaf in moved if not any(leaf in loop.leaves for loop in self.loops)]
@@ -90,49 +91,54 @@ class Unroller:
         return self.g.reset_backwards if leaf.backwards else self.g.reset
 
     def _scan(self, loop: Loop) -> None:
-        """A Scan over the steps, whose body is the loop."""
+        """A Scan over the steps, whose body is the loop: it reads states before, flags and values, and gives states
+        after and values."""
         g, body = self.g, Graph(self.g.store, 1)
-        own = {number for op in loop.operations for number in op.outputs} | {leaf.before for leaf in loop.leaves}
-        inside, outside = _Names(self.record, body), sorted(
-            {n for op in loop.operations for n in op.inputs} - own - self.record.constants
-        )  # fmt: skip
-        valid, reset = g.store.name("valid"), g.store.name("reset")
-        states = {leaf.before: g.store.name("before") for leaf in loop.leaves}
-        inside |= {number: g.store.name("now") for number in outside}
-        for leaf in loop.leaves:
-            state = states[leaf.before]
-            inside[leaf.before] = state if g.reset is None else body.add("Where", reset, _first(leaf, body), state)
-        for op in loop.operations:
-            _emit(op, body, inside)
-        after = [body.add("Where", valid, inside[leaf.after], states[leaf.before]) for leaf in loop.leaves]
-        read_elsewhere = {n for op in self.operations if op not in loop.operations for n in op.inputs}
-        given = sorted(own & (read_elsewhere | (self.used - {n for op in loop.operations for n in op.inputs})))
-        outputs = [body.add("Identity", inside[number]) for number in given]
-        float_type = helper.np_dtype_to_tensor_dtype(g.store.dtype)
-
-        def info(name: str, kind: int = float_type) -> ValueInfoProto:
-            return helper.make_tensor_value_info(name, kind, None)
-
-        kinds = [helper.np_dtype_to_tensor_dtype(leaf.first.dtype) for leaf in loop.leaves]
-        flags = [valid] if g.reset is None else [valid, reset]
-        graph = helper.make_graph(
-            body.nodes,
-            g.store.name("step"),
-            [info(states[leaf.before], kind) for leaf, kind in zip(loop.leaves, kinds, strict=True)]
-            + [info(flag, TensorProto.BOOL) for flag in flags]
-            + [info(inside[number]) for number in outside],
-            [info(name, kind) for name, kind in zip(after, kinds, strict=True)] + [info(name) for name in outputs],
+        read = sorted({n for op in loop.operations for n in op.inputs} - set(_made(loop)) - self.record.constants)
+        flags = {"valid": g.valid} if g.reset is None else {"valid": g.valid, "reset": self._reset(loop.leaves[0])}
+        states, given_flags, given = (
+            [g.store.name(of) for _ in range(len(part))]
+            for of, part in (("before", loop.leaves), ("flag", flags), ("now", read))
         )
-        scanned = [g.valid, *([] if g.reset is None else [self._reset(loop.leaves[0])])]
-        scanned += [self.names[number] for number in outside]
-        names = g.add(
-            "Scan", *(g.before[leaf.name] for leaf in loop.leaves), *scanned, outputs=len(after) + len(given),
-            body=graph, num_scan_inputs=len(scanned), scan_input_axes=[1] * len(scanned),
-            scan_output_axes=[1] * len(given),
+        names = _Names(self.record, body)
+        names |= dict(zip(read, given, strict=True))
+        for leaf, state in zip(loop.leaves, states, strict=True):
+            fresh = g.reset is not None
+            names[leaf.before] = body.add("Where", given_flags[1], _first(leaf, body), state) if fresh else state
+        for op in loop.operations:
+            _emit(op, body, names)
+        after = [
+            body.add("Where", given_flags[0], names[leaf.after], state)
+            for leaf, state in zip(loop.leaves, states, strict=True)
+        ]
+        made = self._read_behind(loop)
+        values = [body.add("Identity", names[number]) for number in made]
+        number = helper.np_dtype_to_tensor_dtype(g.store.dtype)
+        kinds = [helper.np_dtype_to_tensor_dtype(leaf.first.dtype) for leaf in loop.leaves]
+        inputs = [*_infos(states, kinds), *_infos(given_flags, [TensorProto.BOOL] * len(flags))]
+        graph = helper.make_graph(
+            body.nodes, g.store.name("step"), [*inputs, *_infos(given, [number] * len(read))],
+            [*_infos(after, kinds), *_infos(values, [number] * len(made))],
         )  # fmt: skip
-        names = [names] if isinstance(names, str) else names
-        g.after |= {leaf.name: name for leaf, name in zip(loop.leaves, names, strict=False)}
-        self.names |= dict(zip(given, names[len(after) :], strict=True))
+        scanned = [*flags.values(), *(self.names[number] for number in read)]
+        results = g.add(
+            "Scan", *(g.before[leaf.name] for leaf in loop.leaves), *scanned, outputs=len(after) + len(made),
+            body=graph, num_scan_inputs=len(scanned), scan_input_axes=[1] * len(scanned),
+            scan_output_axes=[1] * len(made),
+        )  # fmt: skip
+        results = [results] if isinstance(results, str) else results
+        g.after |= {leaf.name: name for leaf, name in zip(loop.leaves, results, strict=False)}
+        self.names |= dict(zip(made, results[len(after) :], strict=True))
+
+    def _read_behind(self, loop: Loop) -> list[int]:
+        """The values of a loop that something outside it reads."""
+        own = {id(op) for op in loop.operations}
+        read = {n for op in self.operations if id(op) not in own for n in op.inputs}
+        return sorted(set(_made(loop)) & (read | self.wanted | {leaf.after for leaf in self.delays}))
+
+
+def _infos(names: Iterable[str], kinds: Iterable[int]) -> list[ValueInfoProto]:
+    return [helper.make_tensor_value_info(name, kind, None) for name, kind in zip(names, kinds, strict=True)]
 
 
 class _Names(dict[int, str]):

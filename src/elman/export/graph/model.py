@@ -18,7 +18,8 @@ from elman.errors import InputError
 from elman.export.graph import words
 from elman.export.graph.loops import Unroller
 from elman.export.graph.nodes import Graph, Store
-from elman.export.graph.recorder import Input, Leaf, Recorder, leaves_of
+from elman.export.graph.record import Input, Leaf
+from elman.export.graph.recorder import Recorder, leaves_of
 from elman.export.graph.sequences import Sequences
 from elman.kernels.builder import Slot, Unstreamable
 from elman.kernels.trace import Traced, slot_of, traced

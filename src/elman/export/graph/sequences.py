@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 import numpy as np
 
-from elman.export.graph.nodes import Array, Graph, Store
-
-
-class Leaf(Protocol):
-    """What is known of a leaf of the state."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def first(self) -> Array: ...
-    @property
-    def width(self) -> int: ...
+from elman.export.graph.nodes import Graph, Store
+from elman.export.graph.record import Leaf
 
 
 class Sequences(Graph):
@@ -55,7 +44,8 @@ class Sequences(Graph):
 
     def _make_reset_backwards(self) -> str:
         assert self.reset is not None
-        # The last input of an episode is the one before the first of the next, or the last of the row.
+        # The last input of an episode is the one before the first of the next. What stands at the end of a row does not
+        # count: there the state is the first one anyway.
         after = self.add("Concat", self.cut(self.reset, 1, 2**62, axis=1), self.cut(self.reset, 0, 1, axis=1), axis=1)
         return self.reverse(after)
 

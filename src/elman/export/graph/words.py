@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from elman.export.graph.loops import Unroller
-from elman.export.graph.recorder import Input, Recorder, leaves_of
+from elman.export.graph.record import Input
+from elman.export.graph.recorder import Recorder, leaves_of
 from elman.export.graph.sequences import Sequences
 from elman.kernels.builder import Slot
 from elman.tasks.tag.word_features import Characters, SentenceEmbedding
