@@ -16,7 +16,6 @@ from operator import or_
 
 from onnx import TensorProto, ValueInfoProto, helper
 
-from elman.errors import KernelError
 from elman.export.graph.nodes import Graph
 from elman.export.graph.record import Leaf, Operation
 from elman.export.graph.recorder import Recorder
@@ -203,8 +202,7 @@ def _loops(leaves: list[Leaf], operations: list[Operation], values: int) -> list
     found = []
     for circle in sorted(circles):
         inner = [op for op in operations if any(of[n] & circle and into[n] & circle for n in op.outputs)]
-        if any(op.whole for op in inner):
-            raise KernelError("a whole sequence inside a loop")
+        assert not any(op.whole for op in inner), "what needs whole sequences cannot be in a loop"
         found.append(Loop([leaf for i, leaf in enumerate(leaves) if circle >> i & 1], inner))
     return found
 
