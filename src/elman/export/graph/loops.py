@@ -119,15 +119,15 @@ class Unroller:
             body.nodes, g.store.name("step"), [*inputs, *_infos(given, [number] * len(read))],
             [*_infos(after, kinds), *_infos(values, [number] * len(made))],
         )  # fmt: skip
-        scanned = [*flags.values(), *(self.names[number] for number in read)]
+        # Time comes first in what a Scan reads and gives: not every runtime takes another axis.
+        scanned = [g.time_first(name) for name in (*flags.values(), *(self.names[number] for number in read))]
         results = g.add(
             "Scan", *(g.before[leaf.name] for leaf in loop.leaves), *scanned, outputs=len(after) + len(made),
-            body=graph, num_scan_inputs=len(scanned), scan_input_axes=[1] * len(scanned),
-            scan_output_axes=[1] * len(made),
+            body=graph, num_scan_inputs=len(scanned),
         )  # fmt: skip
         results = [results] if isinstance(results, str) else results
         g.after |= {leaf.name: name for leaf, name in zip(loop.leaves, results, strict=False)}
-        self.names |= dict(zip(made, results[len(after) :], strict=True))
+        self.names |= {n: g.batch_first(name) for n, name in zip(made, results[len(after) :], strict=True)}
 
     def _read_behind(self, loop: Loop) -> list[int]:
         """The values of a loop that something outside it reads."""

@@ -30,7 +30,7 @@ from elman.state import REAL
 from elman.tasks.tag.word_features import SentenceEmbedding
 
 Content = dict[str, Any]
-LEAST, NEWEST = 18, 25  # versions of ONNX's operations: what the graphs need, and what ONNX Runtime 1.31 runs
+LEAST, NEWEST = 18, 26  # versions of ONNX's operations: what the graphs need, and what ONNX Runtime 1.31 runs
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,6 @@ def _characters(record: Recorder, characters: Characters) -> Slot:
         rows = g.add("Reshape", x, g.add("Concat", g.whole([-1]), g.add("Shape", x, start=2), axis=0))
         lengths = g.add("Reshape", sizes, g.whole([-1]))
         words = Sequences(g.store, rows, lengths)
-        words.nodes = g.nodes
         words.begin(inner.leaves.values())
         unroller.run(words, {source.value: source.make(words, rows)})
         found = words.masked(unroller.names[last])
@@ -62,6 +61,7 @@ def _characters(record: Recorder, characters: Characters) -> Slot:
         left = words.at(words.cut(found, 0, H), end)
         right = words.at(words.cut(found, H, characters.output_size), zero)
         both = words.add("Concat", left, right, axis=1)
+        g.nodes += words.nodes
         shape = g.add("Concat", g.add("Shape", sizes), g.whole([characters.output_size]), axis=0)
         return g.add("Reshape", both, shape)
 
