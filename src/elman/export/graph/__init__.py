@@ -38,6 +38,7 @@ def onnx(
     """Write a core, a model or a predictor as ONNX; `ExportRequest` says what the options are.
 
     >>> import tempfile
+    >>> import numpy as np
     >>> [file] = onnx(elman.cell("gru", 3, 4), tempfile.mkdtemp() + "/gru.onnx")
     >>> session = elman.onnx.Session(file)
     >>> y, state = session.scan(np.zeros((1, 5, 3), np.float32), session.init_state(1))
