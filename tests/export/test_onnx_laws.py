@@ -73,7 +73,7 @@ COMBINATORS: dict[str, Callable[[], Core]] = {
     **{f"pool {name}": lambda name=name: elman.Pool(name, 4) for name in ("last", "mean", "max")},
     "feed-forward": lambda: FeedForward(4, 8, activation="silu"),
     "channel mixing": lambda: ChannelMixing(4, 8),
-    "learned start": lambda: begun(LearnedStart(Stack(elman.cell("gru", 4, 5), elman.cell("lru", 5, 4)))),
+    "learned start of a stack": lambda: begun(LearnedStart(Stack(elman.cell("gru", 4, 5), elman.cell("lru", 5, 4)))),
     "learned starts in both directions": lambda: begun(
         learn_start(elman.stack("lstm", 4, 5, layers=1, bidirectional=True))
     ),
