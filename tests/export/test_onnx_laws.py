@@ -18,7 +18,6 @@ from elman import state as states
 from elman.cells import CELLS
 from elman.compose.attention import Remember
 from elman.compose.feedforward import ChannelMixing, FeedForward
-from elman.compose.start import LearnedStart, learn_start
 from elman.core import Core
 from elman.laws.sequence import Sample, draw
 from elman.onnx import Session, State
@@ -73,21 +72,9 @@ COMBINATORS: dict[str, Callable[[], Core]] = {
     **{f"pool {name}": lambda name=name: elman.Pool(name, 4) for name in ("last", "mean", "max")},
     "feed-forward": lambda: FeedForward(4, 8, activation="silu"),
     "channel mixing": lambda: ChannelMixing(4, 8),
-    "learned start of a stack": lambda: begun(LearnedStart(Stack(elman.cell("gru", 4, 5), elman.cell("lru", 5, 4)))),
-    "learned starts in both directions": lambda: begun(
-        learn_start(elman.stack("lstm", 4, 5, layers=1, bidirectional=True))
-    ),
     "remember": lambda: Remember(elman.cell("mgu", 4, 5)),
     "a residual of a filter": lambda: Residual(Stack(elman.Norm(4), elman.cell("hmm", 4, 4))),
 }
-
-
-def begun(core: Core) -> Core:
-    """The core, beginning anywhere but at zero."""
-    for name, parameter in core.named_parameters():
-        if name.endswith("initial_state"):
-            torch.nn.init.normal_(parameter)
-    return core
 
 
 TABLE = {**cells(), **COMBINATORS}
