@@ -2,8 +2,9 @@
 // (matrix.h), and y = S^T q.
 //
 // A lane is a column of S, and columns do not see each other. A task is a few columns of one head of one row: its piece of S,
-// [key][column], stays in the first-level cache while time goes on. Key i is added to accumulator i % 4 of a sum over keys, and
-// the four are added up in pairs, whatever columns stand beside: so cuts in time, batches and threads do not change a bit.
+// [key][column], stays in the first-level cache while time goes on. It is read and written once a step: what the next step's
+// correction reads of S is added up while S is written. Key i is added to accumulator i % 2 of a sum over keys, whatever columns
+// stand beside, and whether a step before has added it up: so cuts in time, batches and threads do not change a bit.
 // (In chunks, as GPUs do it, there would be as many instructions and a system of equations, and cuts would change the bits.)
 #include "matrix.h"
 
@@ -12,66 +13,69 @@
 namespace elman::ELMAN_NS {
 namespace {
 
-constexpr int accumulators = 4;  // of a sum over keys
-constexpr int vectors = 2;       // columns of a task: these times accumulators are the sums that are open at once
-
-// What a step reads of its head, each (K).
-template <class Real>
-struct StepKeys {
-  const Real *q, *k, *a, *alpha, *beta;
-};
+constexpr int accumulators = 2;                   // of a sum over keys
+constexpr int most = lanes<float> == 16 ? 4 : 2;  // vectors of columns of a task: as the registers have room for their sums
+constexpr int64_t nearest = 1 << 14;              // bytes of S of a task that has more than two: half of the first-level cache
 
 // f(i, accumulator) for every key, the number of the accumulator known to the compiler.
 template <class F>
 ELMAN_INLINE void each_key(int64_t K, const F& f) {
   int64_t i = 0;
   for (; i + accumulators <= K; i += accumulators)
-#pragma GCC unroll 4
+#pragma GCC unroll 2
     for (int p = 0; p < accumulators; ++p) f(i + p, p);
-#pragma GCC unroll 4
-  for (int p = 0; p < accumulators - 1; ++p)
-    if (i + p < K) f(i + p, p);
+  if (i < K) f(i, 0);
 }
 
 template <int N, class V>
 ELMAN_INLINE void add_up(const V (&parts)[accumulators][N], V (&sum)[N]) {
 #pragma GCC unroll 4
-  for (int n = 0; n < N; ++n) sum[n] = (parts[0][n] + parts[1][n]) + (parts[2][n] + parts[3][n]);
+  for (int n = 0; n < N; ++n) sum[n] = parts[0][n] + parts[1][n];
 }
 
-// One step of N vectors of columns, from S in `from` to S in `to`, which may be the same: y of v, and m, where there is a
-// correction. Keys are `from_key` and `to_key` apart.
-template <Correction correction, int N, class Real>
-ELMAN_INLINE void matrix_step(int64_t K, const StepKeys<Real>& x, Real b, const Real* from, int64_t from_key, Real* to,
-                              int64_t to_key, const Vec<Real> (&v)[N], Vec<Real> (&y)[N], Vec<Real> (&m)[N]) {
+// S^T x of N vectors of columns; keys are `key` apart.
+template <int N, class Real>
+ELMAN_INLINE void read_columns(int64_t K, const Real* x, const Real* S, int64_t key, Vec<Real> (&sum)[N]) {
   using V = Vec<Real>;
-  constexpr int L = lanes<Real>;
-  V d[N];
-  for (int n = 0; n < N; ++n) d[n] = v[n];
-  if constexpr (correction != Correction::none) {
-    V parts[accumulators][N] = {};
-    each_key(K, [&](int64_t i, int p) {
-      const V alpha = splat(x.alpha[i]);
-#pragma GCC unroll 4
-      for (int n = 0; n < N; ++n) parts[p][n] = fma(alpha, load<V>(from + i * from_key + n * L), parts[p][n]);
-    });
-    add_up(parts, m);
-  }
-  if constexpr (correction == Correction::delta)
-    for (int n = 0; n < N; ++n) d[n] = b * (v[n] - m[n]);
   V parts[accumulators][N] = {};
   each_key(K, [&](int64_t i, int p) {
-    const V a = splat(x.a[i]), k = splat(x.k[i]), q = splat(x.q[i]);
+    const V each = splat(x[i]);
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) parts[p][n] = fma(each, load<V>(S + i * key + n * lanes<Real>), parts[p][n]);
+  });
+  add_up(parts, sum);
+}
+
+// What a step reads of its head, each (K), a perhaps one for all keys; `next` is what the step after it reads S with.
+template <class Real>
+struct StepKeys {
+  const Real *q, *k, *a, *beta, *next;
+};
+
+// N vectors of columns of a step: from S in `from` to S in `to`, which may be the same, keys `from_key` and `to_key` apart. m is
+// what the correction has read of `from`, d what is written with k, y is read with q, and `m_next` with `next`, if there is one.
+template <bool by_key, bool general, bool ahead, int N, class Real>
+ELMAN_INLINE void matrix_step(int64_t K, const StepKeys<Real>& x, const Real* from, int64_t from_key, Real* to, int64_t to_key,
+                              const Vec<Real> (&m)[N], const Vec<Real> (&d)[N], Vec<Real> (&y)[N], Vec<Real> (&m_next)[N]) {
+  using V = Vec<Real>;
+  constexpr int L = lanes<Real>;
+  V reads[accumulators][N] = {}, nexts[accumulators][N] = {};
+  const V all = splat(x.a[0]);
+  each_key(K, [&](int64_t i, int p) {
+    const V a = by_key ? splat(x.a[i]) : all, k = splat(x.k[i]), q = splat(x.q[i]);
+    const V next = ahead ? splat(x.next[i]) : V{};
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n) {
       V s = a * load<V>(from + i * from_key + n * L);
-      if constexpr (correction == Correction::general) s = fma(splat(x.beta[i]), m[n], s);
+      if constexpr (general) s = fma(splat(x.beta[i]), m[n], s);
       s = fma(k, d[n], s);
       store(to + i * to_key + n * L, s);
-      parts[p][n] = fma(q, s, parts[p][n]);
+      reads[p][n] = fma(q, s, reads[p][n]);
+      if constexpr (ahead) nexts[p][n] = fma(next, s, nexts[p][n]);
     }
   });
-  add_up(parts, y);
+  add_up(reads, y);
+  if constexpr (ahead) add_up(nexts, m_next);
 }
 
 template <class Real>
@@ -80,19 +84,23 @@ ELMAN_INLINE void fetch(const Real* p, int64_t count) {
 }
 
 // At most N vectors of columns of the state of one head of one row.
-template <Correction correction, int N, class Real>
+template <Correction correction, Decay decays, int N, class Real>
 class Columns {
   using V = Vec<Real>;
   static constexpr int L = lanes<Real>;
   static constexpr int64_t room = N * L;
-  static constexpr int64_t ahead = 2;  // steps whose inputs are asked for: they lie too far apart for the processor to guess
+  static constexpr int64_t fetched = 2;  // steps ahead whose inputs are asked for: a processor does not guess where they lie
+  static constexpr bool delta = correction == Correction::delta, corrected = correction != Correction::none;
+  static constexpr bool by_key = decays == Decay::each_key;
 
   const MatrixInputs<Real>& in;
   const MatrixOutputs<Real>& out;
   const int64_t row, head, first, width, length;
   const bool* reset;
   const HeadSteps<Real> q, k, v, a, b, alpha, beta;
-  const Buffer<Real> S, decays, products;  // S: [key][column]; the others: a and a * k of a step, where they are not given
+  const Buffer<Real> S, products;  // S: [key][column]; a * k of a step
+  const Real one = 1;
+  V m[N] = {};  // what the correction of a step reads
 
  public:
   Columns(const MatrixInputs<Real>& in, const MatrixOutputs<Real>& out, int64_t row, int64_t head, int64_t first)
@@ -112,21 +120,25 @@ class Columns {
         alpha(in.alpha, row, head, in.H),
         beta(in.beta, row, head, in.H),
         S(allocate<Real>(in.K * room)),
-        decays(allocate<Real>(in.K + L)),
-        products(allocate<Real>(in.K + L)) {
-    if (!in.a.data) fill_decays(Real(1));
-  }
+        products(allocate<Real>(delta && by_key ? in.K + L : 0)) {}
 
   void run() {
     const int64_t state = (row * in.H + head) * in.K * in.V + first;
     // Whole vectors are read where the first step finds them, and written where the last step's belong.
     const bool whole = width == room && length > 0;
+    bool known = false;  // whether the step before has read S for this one
     if (!whole) read(in.S0 + state);
     for (int64_t t = 0; t < length; ++t) {
       if (out.saved && t > 0 && t % in.every == 0) write(out.saved + checkpoint(in, row, head, t / in.every) + first);
       if (reset[t]) clear(S.get(), in.K * room);
       const bool begins = whole && t == 0 && !reset[t], ends = whole && t == length - 1;
-      step(t, begins ? in.S0 + state : S.get(), begins ? in.V : room, ends ? out.last + state : S.get(), ends ? in.V : room);
+      const Real* from = begins ? in.S0 + state : S.get();
+      Real* to = ends ? out.last + state : S.get();
+      const int64_t from_key = begins ? in.V : room, to_key = ends ? in.V : room;
+      if (corrected && !known) read_columns<N, Real>(in.K, reader(t), from, from_key, m);
+      known = corrected && t + 1 < length && !reset[t + 1];
+      if (known) step<corrected>(t, from, from_key, to, to_key);
+      else step<false>(t, from, from_key, to, to_key);
     }
     if (!whole) write(out.last + state);
     for (int64_t t = length; t < in.T; ++t) {
@@ -144,43 +156,47 @@ class Columns {
   }
   void write(Real* to) const {
     for (int64_t i = 0; i < in.K; ++i)
-      for (int n = 0; n < N; ++n) store_some(to + i * in.V + n * L, load<V>(S.get() + i * room + n * L), width - n * L);
+      for (int n = 0; n < N; ++n) store_some(to + i * in.V + n * L, load<V>(S.get() + i * room + n * L), filled(n));
   }
-  ELMAN_INLINE V some(const Real* from, int n) const { return load_some(from + n * L, width - n * L); }
+  // How much of a vector there is: nothing of the last ones, perhaps.
+  ELMAN_INLINE int64_t filled(int n) const { return std::max<int64_t>(width - n * L, 0); }
+  ELMAN_INLINE V some(const Real* from, int n) const { return load_some(from + n * L, filled(n)); }
 
-  void fill_decays(Real a) {
-    for (int64_t i = 0; i < in.K; i += L) store(decays.get() + i, splat(a));
-  }
+  const Real* decay(int64_t t) const { return decays == Decay::none ? &one : a.at(t); }
 
-  // a and alpha as a step takes them, one for each key.
-  StepKeys<Real> keys(int64_t t) {
-    const Real* decay = a.at(t);
-    if (in.a.width == 1 && decay) fill_decays(*decay);
-    if (!decay || in.a.width == 1) decay = decays.get();
-    const Real* read = alpha.at(t);
-    if constexpr (correction == Correction::delta) {
-      read = products.get();
-      for (int64_t i = 0; i < in.K; i += L)
-        store(products.get() + i, V(load_some(decay + i, in.K - i) * load_some(k.at(t) + i, in.K - i)));
-    }
-    return {q.at(t), k.at(t), decay, read, beta.at(t)};
+  // What the correction of a step reads S with. One decay for all keys is multiplied by afterwards.
+  const Real* reader(int64_t t) {
+    if (!delta) return alpha.at(t);
+    if (!by_key) return k.at(t);
+    for (int64_t i = 0; i < in.K; i += L)
+      store(products.get() + i, V(load_some(a.at(t) + i, in.K - i) * load_some(k.at(t) + i, in.K - i)));
+    return products.get();
   }
 
+  template <bool ahead>
   ELMAN_INLINE void step(int64_t t, const Real* from, int64_t from_key, Real* to, int64_t to_key) {
-    if (t + ahead < length) {
-      fetch(q.at(t + ahead), in.K);
-      fetch(k.at(t + ahead), in.K);
-      fetch(v.at(t + ahead) + first, width);
-      if (in.a.width > 1) fetch(a.at(t + ahead), in.K);
-      if constexpr (correction == Correction::general) fetch(alpha.at(t + ahead), in.K), fetch(beta.at(t + ahead), in.K);
+    if (t + fetched < length) {
+      fetch(q.at(t + fetched), in.K);
+      fetch(k.at(t + fetched), in.K);
+      fetch(v.at(t + fetched) + first, width);
+      if (by_key) fetch(a.at(t + fetched), in.K);
+      if (!delta && corrected) fetch(alpha.at(t + fetched), in.K), fetch(beta.at(t + fetched), in.K);
     }
-    V value[N], y[N], m[N] = {};
-    for (int n = 0; n < N; ++n) value[n] = some(v.at(t) + first, n);
-    const Real strength = correction == Correction::delta ? *b.at(t) : Real(1);
-    matrix_step<correction, N, Real>(in.K, keys(t), strength, from, from_key, to, to_key, value, y, m);
-    for (int n = 0; n < N; ++n) store_some(out.y + at(t) + n * L, y[n], width - n * L);
-    if (correction != Correction::none && out.m)
-      for (int n = 0; n < N; ++n) store_some(out.m + at(t) + n * L, m[n], width - n * L);
+    V d[N], y[N], next[N];
+    for (int n = 0; n < N; ++n) {
+      d[n] = some(v.at(t) + first, n);
+      if constexpr (delta) {
+        if (!by_key) m[n] = *decay(t) * m[n];
+        d[n] = *b.at(t) * (d[n] - m[n]);
+      }
+    }
+    const StepKeys<Real> keys{q.at(t), k.at(t), decay(t), beta.at(t), ahead ? reader(t + 1) : nullptr};
+    matrix_step<by_key, corrected && !delta, ahead, N, Real>(in.K, keys, from, from_key, to, to_key, m, d, y, next);
+    for (int n = 0; n < N; ++n) {
+      store_some(out.y + at(t) + n * L, y[n], filled(n));
+      if (corrected && out.m) store_some(out.m + at(t) + n * L, m[n], filled(n));
+      if (ahead) m[n] = next[n];
+    }
   }
 };
 
@@ -188,14 +204,17 @@ class Columns {
 
 template <class Real>
 void matrix_scan(const MatrixInputs<Real>& in, const MatrixOutputs<Real>& out, int threads) {
-  constexpr int64_t L = lanes<Real>, room = vectors * L;
-  const int64_t blocks = (in.V + room - 1) / room;
-  with_correction(in, [&](auto correction) {
+  constexpr int64_t L = lanes<Real>;
+  const int64_t vectors = in.K * most * vector_bytes <= nearest ? most : 2;
+  const int64_t room = vectors * L, blocks = (in.V + room - 1) / room;
+  with_rule(in, [&](auto correction, auto decay) {
     parallel(threads_for(in, threads), in.B * in.H * blocks, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t row = i / blocks / in.H, head = i / blocks % in.H, first = i % blocks * room;
-        if (in.V - first > L) Columns<correction, vectors, Real>(in, out, row, head, first).run();
-        else Columns<correction, 1, Real>(in, out, row, head, first).run();
+        const int64_t columns = std::min(room, in.V - first);
+        if (columns > 2 * L) Columns<correction, decay, most, Real>(in, out, row, head, first).run();
+        else if (columns > L) Columns<correction, decay, 2, Real>(in, out, row, head, first).run();
+        else Columns<correction, decay, 1, Real>(in, out, row, head, first).run();
       }
     });
   });

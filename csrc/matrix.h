@@ -13,12 +13,20 @@ namespace elman::ELMAN_NS {
 // beta m^T, m = alpha^T S'.
 enum class Correction { none, delta, general };
 
-// f(std::integral_constant<Correction, ...>) of what these inputs have.
+// a of a step: 1, one number for all keys, or one for each.
+enum class Decay { none, one, each_key };
+
+// f(std::integral_constant<Correction, ...>, std::integral_constant<Decay, ...>) of what these inputs have.
 template <class Real, class F>
-void with_correction(const MatrixInputs<Real>& in, const F& f) {
-  if (in.alpha.data) f(std::integral_constant<Correction, Correction::general>{});
-  else if (in.b.data) f(std::integral_constant<Correction, Correction::delta>{});
-  else f(std::integral_constant<Correction, Correction::none>{});
+void with_rule(const MatrixInputs<Real>& in, const F& f) {
+  const auto with = [&](auto correction) {
+    if (!in.a.data) f(correction, std::integral_constant<Decay, Decay::none>{});
+    else if (in.a.width == 1) f(correction, std::integral_constant<Decay, Decay::one>{});
+    else f(correction, std::integral_constant<Decay, Decay::each_key>{});
+  };
+  if (in.alpha.data) with(std::integral_constant<Correction, Correction::general>{});
+  else if (in.b.data) with(std::integral_constant<Correction, Correction::delta>{});
+  else with(std::integral_constant<Correction, Correction::none>{});
 }
 
 // The numbers of one head of one row, step by step; null where there are none.
