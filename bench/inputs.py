@@ -89,6 +89,13 @@ def matrix(rule: str, B: int, T: int, H: int, K: int) -> dict[str, Array]:
     return {"q": q, "k": k.astype(np.float32), "v": v, "decay": -b if rule == "ssd" else decay, "b": b, "g": g}
 
 
+def prepared(rule: str, arrays: dict[str, Array]) -> dict[str, Array]:
+    """The same, q multiplied by its factor, or v of ssd by its step."""
+    if rule == "ssd":
+        return {**arrays, "v": arrays["v"] * arrays["b"][..., None]}
+    return {**arrays, "q": arrays["q"] * np.float32(arrays["q"].shape[-1] ** -0.5)}
+
+
 def product(M: int, K: int, N: int) -> dict[str, Array]:
     rng = np.random.default_rng(0)
     return {"x": rng.standard_normal((M, K), np.float32), "w": rng.standard_normal((N, K), np.float32)}

@@ -118,16 +118,19 @@ def _mamba(case: dict[str, Any]) -> tuple[Run, Outputs]:
 
 
 def _matrix(case: dict[str, Any]) -> tuple[Run, Outputs]:
-    """The decay comes as a logarithm and q without its factor, as others take them."""
-    B, T, K, rule = case["B"], case["T"], case["K"], case["rule"]
-    arrays = {name: torch.from_numpy(array) for name, array in inputs.matrix(rule, B, T, case["H"], K).items()}
+    """The decay comes as a logarithm, and what is not prepared without its factor, as others take them."""
+    B, T, K, rule, prepared = case["B"], case["T"], case["K"], case["rule"], case.get("prepared", False)
+    given = inputs.matrix(rule, B, T, case["H"], K)
+    arrays = {name: torch.from_numpy(x) for name, x in (inputs.prepared(rule, given) if prepared else given).items()}
     g, S0 = arrays.pop("g"), torch.zeros(B, case["H"], K, K)
     lengths, reset = torch.full((B,), T), torch.zeros(B, T, dtype=torch.bool)
 
     def forward(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, b: Tensor) -> Tensor:
         if rule == "ssd":
-            return kernels.matrix_scan(q, k, b[..., None] * v, kernels.exp(-b), S0, lengths, reset)[0]
-        return kernels.matrix_scan(q * K**-0.5, k, v, kernels.exp(decay), S0, lengths, reset, b)[0]
+            v = v if prepared else b[..., None] * v
+            return kernels.matrix_scan(q, k, v, kernels.exp(-b), S0, lengths, reset)[0]
+        q = q if prepared else q * K**-0.5
+        return kernels.matrix_scan(q, k, v, kernels.exp(decay), S0, lengths, reset, b)[0]
 
     return functional(case, forward, arrays, g)
 

@@ -39,18 +39,17 @@ def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
 
 
 def _matrix(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
-    """Its own LinearAttention, heads side by side; what is written of ssd is multiplied by dt beforehand."""
+    """Its own LinearAttention, heads side by side."""
     rule, B, T, H, K = case["rule"], case["B"], case["T"], case["H"], case["K"]
-    arrays = inputs.matrix(rule, B, T, H, K)
+    arrays = inputs.prepared(rule, inputs.matrix(rule, B, T, H, K))
     given = {name: arrays[name].reshape(B, T, -1) for name in ("q", "k", "v", "decay", "b")}
     given["S"] = np.zeros((B, H, K, K), np.float32)
     order = ["q", "k", "v", "S", "decay", "b"]
     if rule == "ssd":
-        given["v"] = (arrays["v"] * given.pop("b")[..., None]).reshape(B, T, -1)
-        order.remove("b")
+        given.pop(order.pop())
     node = helper.make_node(
         "LinearAttention", order, ["y", "last"], domain="com.microsoft", q_num_heads=H, kv_num_heads=H,
-        update_rule="gated" if rule == "ssd" else "gated_delta", scale=1.0 if rule == "ssd" else K**-0.5,
+        update_rule="gated" if rule == "ssd" else "gated_delta", scale=1.0,
     )  # fmt: skip
     results = {"y": np.empty((B, T, H * K), np.float32), "last": np.empty((B, H, K, K), np.float32)}
 
