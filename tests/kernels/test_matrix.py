@@ -319,6 +319,8 @@ def test_wrong_arguments_are_refused() -> None:
     c.lengths[1] = 5
     with pytest.raises(ValueError, match=r"lengths\[1\] is 5"):
         c(native.matrix_scan)
+    with pytest.raises(InputError, match=r"lengths are \[4, 5\]"):
+        c(reference.matrix_scan)
 
 
 def test_second_derivative_says_what_to_do() -> None:

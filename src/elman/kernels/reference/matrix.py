@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from elman.lengths import masked, valid
+from elman.lengths import checked, masked, valid
 
 
 def matrix_scan(
@@ -17,6 +17,7 @@ def matrix_scan(
     With b the value that is written is b (v - (a * k)^T S[t-1]); with alpha and beta, beta (alpha^T S[t-1]) is added.
     """
     T, H = v.shape[1:3]
+    lengths = checked(lengths, v)
 
     def of_heads(x: Tensor) -> Tensor:
         # What is past the lengths must not come into a product, whose gradient would be NaN where that is infinite.
@@ -49,6 +50,7 @@ def _read(S: Tensor, x: Tensor) -> Tensor:
 
 def max_scan(a: Tensor, b: Tensor, m0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
     """m[t] = max(a[t] + m[t-1], b[t]): m (B, T, C), zero past lengths, and the last m (B, C)."""
+    lengths = checked(lengths, a)
     a, b = masked(a, lengths), masked(b, lengths)
     inside = valid(lengths, a.shape[1])[..., None]
     m, ms = m0, []
