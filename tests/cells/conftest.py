@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+
+from elman.cells.matrix import Convolved
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -64,3 +67,46 @@ def orthogonal() -> Callable[..., None]:
             torch.testing.assert_close(small, torch.eye(len(small), dtype=torch.float64), atol=1e-5, rtol=0)
 
     return check
+
+
+# What a delta rule has of an input: u, r, a (H, K), and what y is multiplied by (H * V).
+Parts = Callable[[Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
+
+
+@torch.no_grad()
+def _delta_rule(core: Convolved[Any], parts: Parts) -> None:
+    H, K, V, G = core.heads, core.key_size, core.value_size, core.groups
+    x = torch.randn(1, 6, core.input_size, dtype=torch.float64)
+    start = type(core.init_state(0))(*(torch.randn_like(leaf) for leaf in core.init_state(1)))
+    reset = torch.tensor([[False, False, False, True, False, False]])
+    y, last = core.scan(x, start, reset=reset)
+    S, window = start.S[0].clone(), start.window[0]
+    for t in range(6):
+        if reset[0, t]:
+            S, window = torch.zeros_like(S), torch.zeros_like(window)
+        u, r, a, gate = parts(x[0, t])
+        window = torch.cat([window, u[None]])
+        c = (core.w * window).sum(0)
+        q, k, v = (part.view(-1, width) for part, width in zip(
+            (c * torch.sigmoid(c)).split([G * K, G * K, H * V]), (K, K, V), strict=True
+        ))  # fmt: skip
+        window, reads = window[1:], []
+        for h in range(H):
+            qh, kh = q[h // (H // G)], k[h // (H // G)]
+            qh, kh = qh / torch.sqrt(qh @ qh + 1e-6) / K**0.5, kh / torch.sqrt(kh @ kh + 1e-6)
+            b = torch.sigmoid(r[h])
+            S[h] = (torch.eye(K, dtype=b.dtype) - b * torch.outer(kh, kh)) @ torch.diag(a[h]) @ S[h] + b * torch.outer(
+                kh, v[h]
+            )
+            s = S[h].T @ qh
+            reads.append(core.g * s / torch.sqrt((s**2).mean() + 1e-5))
+        torch.testing.assert_close(y[0, t], core.O @ (torch.cat(reads) * gate), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(last.S[0], S, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(last.window[0], window)
+
+
+@pytest.fixture
+def delta_rule() -> Callable[[Convolved[Any], Parts], None]:
+    """S = (I - b k k^T) diag(a) S' + b k v^T, as the papers have it, with whole matrices, from a carried state and
+    through a reset."""
+    return _delta_rule

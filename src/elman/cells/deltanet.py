@@ -20,9 +20,8 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
-from elman.cells.matrix import EPS, LENGTH_EPS, Matrix, Terms, head_count, width_of_head
+from elman.cells.matrix import EPS, Convolved, Terms, head_sizes
 from elman.cells.past import Past
-from elman.options import whole
 
 
 class DeltaNetState(NamedTuple):
@@ -30,7 +29,7 @@ class DeltaNetState(NamedTuple):
     window: Tensor  # (B, J - 1, H (2 K + V)), the latest last
 
 
-class DeltaNet(Matrix[DeltaNetState]):
+class DeltaNet(Convolved[DeltaNetState]):
     """S = S' + k (b (v - S'^T k))^T, with keys of length one; see the top of the file.
 
     `heads` is H, by default one for each 64 of size; `key_size` is K of each and `value_size` V, by default
@@ -56,20 +55,15 @@ class DeltaNet(Matrix[DeltaNetState]):
         conv: int = 4,  # J, the taps of the convolution
         eps: float = EPS,  # of the norm after the read
     ) -> None:
-        H = head_count(size, heads)
-        K, V = width_of_head("key_size", key_size, size, H), width_of_head("value_size", value_size, size, H)
-        super().__init__(input_size, size, heads=H, key_size=K, value_size=V)
+        H, _, V = sizes = head_sizes(size, heads, key_size, value_size)
+        super().__init__(input_size, size, sizes, conv, rows=H)  # of U: q, k, v, r
         self.eps = eps
-        self.conv = whole("conv", conv)
-        self.U = nn.Parameter(torch.empty(H * (2 * K + V + 1), input_size))  # rows q, k, v, r
-        self.w = nn.Parameter(torch.empty(conv, H * (2 * K + V)))  # the tap of the newest input last
         self.g = nn.Parameter(torch.empty(V))
         self.O = nn.Parameter(torch.empty(size, H * V))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        K, V = self.heads * self.key_size, self.heads * self.value_size
-        for matrix in (*self.U.split([K, K, V, self.heads]), self.O):
+        for matrix in (*self.U.split([*self.widths, self.heads]), self.O):
             initial.input(matrix)  # b starts around 1/2
         initial.convolution(self.w)
         initial.ones(self.g)
@@ -79,14 +73,8 @@ class DeltaNet(Matrix[DeltaNetState]):
         return DeltaNetState(S, self.zeros(batch_size, self.conv - 1, self.w.shape[1]))
 
     def terms(self, x: Tensor, past: Past) -> Terms:
-        K, V = self.heads * self.key_size, self.heads * self.value_size
-        u, r = kernels.linear(x, self.U).split([2 * K + V, self.heads], -1)
-        q, k, v = kernels.silu(past.convolve("window", u, self.w)).split([K, K, V], -1)
-        q, k = (kernels.l2_norm(p, LENGTH_EPS, self.heads) for p in (q, k))
-        return Terms(q * self.key_size**-0.5, k, v, b=kernels.sigmoid(r))
+        u, r = kernels.linear(x, self.U).split([sum(self.widths), self.heads], -1)
+        return Terms(*self.convolved(u, past), b=kernels.sigmoid(r))
 
     def read(self, s: Tensor, terms: Terms) -> Tensor:
         return kernels.linear(kernels.rms_norm(s, self.g.to(s.dtype), self.eps, self.heads), self.O)
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, conv={self.conv}"

@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from elman import kernels
 from elman.cells import initial
 from elman.cells.mamba import DT_MAX, DT_MIN
-from elman.cells.matrix import EPS, LENGTH_EPS, Matrix, Terms, divides, head_count, width_of_head
+from elman.cells.matrix import EPS, Convolved, Terms, divides, head_sizes
 from elman.cells.past import Past
-from elman.options import whole
 
 
 class GatedDeltaNetState(NamedTuple):
@@ -31,7 +30,7 @@ class GatedDeltaNetState(NamedTuple):
     window: Tensor  # (B, J - 1, 2 G K + H V), the latest last
 
 
-class GatedDeltaNet(Matrix[GatedDeltaNetState]):
+class GatedDeltaNet(Convolved[GatedDeltaNetState]):
     """S = a S' + k (b (v - a S'^T k))^T, with keys of length one; see the top of the file.
 
     `heads` is H, by default one for each 64 of size; `groups` of heads have a key and a query in common, by default
@@ -57,14 +56,10 @@ class GatedDeltaNet(Matrix[GatedDeltaNetState]):
         conv: int = 4,  # J, the taps of the convolution
         eps: float = EPS,  # of the norm after the read
     ) -> None:
-        H = head_count(size, heads)
-        K, V = width_of_head("key_size", key_size, size, H), width_of_head("value_size", value_size, size, H)
+        H, _, V = sizes = head_sizes(size, heads, key_size, value_size)
         G = divides("groups", groups, H)
-        super().__init__(input_size, size, heads=H, key_size=K, value_size=V, groups=G)
+        super().__init__(input_size, size, sizes, conv, rows=H * V + 2 * H, groups=G)  # of U: q, k, v, z, r, p
         self.eps = eps
-        self.conv = whole("conv", conv)
-        self.U = nn.Parameter(torch.empty(2 * (G * K + H * V + H), input_size))  # rows q, k, v, z, r, p
-        self.w = nn.Parameter(torch.empty(conv, 2 * G * K + H * V))  # the tap of the newest input last
         self.A_log = nn.Parameter(torch.empty(H))
         self.dt = nn.Parameter(torch.empty(H))
         self.g = nn.Parameter(torch.empty(V))
@@ -72,8 +67,7 @@ class GatedDeltaNet(Matrix[GatedDeltaNetState]):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        K, V, H = self.groups * self.key_size, self.heads * self.value_size, self.heads
-        for matrix in (*self.U.split([K, K, V, V, H, H]), self.O):
+        for matrix in (*self.U.split([*self.widths, self.widths[-1], self.heads, self.heads]), self.O):
             initial.input(matrix)  # b starts around 1/2
         initial.convolution(self.w)
         initial.rates(self.A_log)
@@ -85,12 +79,10 @@ class GatedDeltaNet(Matrix[GatedDeltaNetState]):
         return GatedDeltaNetState(S, self.zeros(batch_size, self.conv - 1, self.w.shape[1]))
 
     def terms(self, x: Tensor, past: Past) -> Terms:
-        K, V, H = self.groups * self.key_size, self.heads * self.value_size, self.heads
-        u, z, r, p = kernels.linear(x, self.U).split([2 * K + V, V, H, H], -1)
-        q, k, v = kernels.silu(past.convolve("window", u, self.w)).split([K, K, V], -1)
-        q, k = (kernels.l2_norm(part, LENGTH_EPS, self.groups) for part in (q, k))
+        H, V = self.heads, self.heads * self.value_size
+        u, z, r, p = kernels.linear(x, self.U).split([sum(self.widths), V, H, H], -1)
         a = kernels.exp(kernels.softplus(p + self.dt) * -torch.exp(self.A_log))
-        return Terms(q * self.key_size**-0.5, k, v, a, kernels.sigmoid(r), rest=(z,))
+        return Terms(*self.convolved(u, past), a, kernels.sigmoid(r), rest=(z,))
 
     def read(self, s: Tensor, terms: Terms) -> Tensor:
         (z,) = terms.rest
@@ -98,4 +90,4 @@ class GatedDeltaNet(Matrix[GatedDeltaNetState]):
         return kernels.linear(y * kernels.silu(z), self.O)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, groups={self.groups}, conv={self.conv}"
+        return f"{super().extra_repr()}, groups={self.groups}"

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
-from elman.cells.matrix import EPS, Matrix, Terms, head_count, width_of_head
+from elman.cells.matrix import EPS, Matrix, Terms, head_sizes
 from elman.cells.past import Past
 from elman.options import number
 
@@ -50,8 +50,7 @@ class HGRN2(Matrix[HGRN2State]):
         value_size: int | None = None,  # V; None means size / heads
         lower: float = 0.0,  # l
     ) -> None:
-        H = head_count(size, heads)
-        K, V = width_of_head("key_size", key_size, size, H), width_of_head("value_size", value_size, size, H)
+        H, K, V = head_sizes(size, heads, key_size, value_size)
         super().__init__(input_size, size, heads=H, key_size=K, value_size=V)
         self.lower = number("lower", lower, 0, 1)
         self.U = nn.Parameter(torch.empty(H * (2 * K + V), input_size))  # rows q, f, v

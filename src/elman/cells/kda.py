@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from elman import kernels
 from elman.cells import initial
 from elman.cells.mamba import DT_MAX, DT_MIN
-from elman.cells.matrix import EPS, LENGTH_EPS, Matrix, Terms, head_count, width_of_head
+from elman.cells.matrix import EPS, Convolved, Terms, head_sizes
 from elman.cells.past import Past
 from elman.options import whole
 
@@ -31,7 +31,7 @@ class KDAState(NamedTuple):
     window: Tensor  # (B, J - 1, H (2 K + V)), the latest last
 
 
-class KDA(Matrix[KDAState]):
+class KDA(Convolved[KDAState]):
     """S = diag(a) S' + k (b (v - (a * k)^T S'))^T, with keys of length one; see the top of the file.
 
     `heads` is H, by default one for each 64 of size; `key_size` is K of each and `value_size` V, by default
@@ -56,13 +56,9 @@ class KDA(Matrix[KDAState]):
         rank: int | None = None,  # of the maps from x to a and to the gate of y; None means V
         conv: int = 4,  # J, the taps of the convolution
     ) -> None:
-        H = head_count(size, heads)
-        K, V = width_of_head("key_size", key_size, size, H), width_of_head("value_size", value_size, size, H)
-        super().__init__(input_size, size, heads=H, key_size=K, value_size=V)
-        self.conv = whole("conv", conv)
+        H, K, V = sizes = head_sizes(size, heads, key_size, value_size)
+        super().__init__(input_size, size, sizes, conv, rows=H)  # of U: q, k, v, r
         self.rank = R = V if rank is None else whole("rank", rank)
-        self.U = nn.Parameter(torch.empty(H * (2 * K + V + 1), input_size))  # rows q, k, v, r
-        self.w = nn.Parameter(torch.empty(conv, H * (2 * K + V)))  # the tap of the newest input last
         self.W_1 = nn.Parameter(torch.empty(R, input_size))
         self.W_2 = nn.Parameter(torch.empty(H * K, R))
         self.Z_1 = nn.Parameter(torch.empty(R, input_size))
@@ -74,8 +70,7 @@ class KDA(Matrix[KDAState]):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        K, V = self.heads * self.key_size, self.heads * self.value_size
-        for matrix in (*self.U.split([K, K, V, self.heads]), self.W_1, self.W_2, self.Z_1, self.Z_2, self.O):
+        for matrix in (*self.U.split([*self.widths, self.heads]), self.W_1, self.W_2, self.Z_1, self.Z_2, self.O):
             initial.input(matrix)  # b starts around 1/2
         initial.convolution(self.w)
         initial.rates(self.A_log)
@@ -87,14 +82,11 @@ class KDA(Matrix[KDAState]):
         return KDAState(S, self.zeros(batch_size, self.conv - 1, self.w.shape[1]))
 
     def terms(self, x: Tensor, past: Past) -> Terms:
-        K, V = self.heads * self.key_size, self.heads * self.value_size
-        u, r = kernels.linear(x, self.U).split([2 * K + V, self.heads], -1)
-        q, k, v = kernels.silu(past.convolve("window", u, self.w)).split([K, K, V], -1)
-        q, k = (kernels.l2_norm(p, LENGTH_EPS, self.heads) for p in (q, k))
+        u, r = kernels.linear(x, self.U).split([sum(self.widths), self.heads], -1)
         dt = kernels.softplus(kernels.linear(kernels.linear(x, self.W_1), self.W_2, self.dt))
         a = kernels.exp(dt * -torch.exp(self.A_log).repeat_interleave(self.key_size))
         z = kernels.linear(kernels.linear(x, self.Z_1), self.Z_2)
-        return Terms(q * self.key_size**-0.5, k, v, a, kernels.sigmoid(r), rest=(z,))
+        return Terms(*self.convolved(u, past), a, kernels.sigmoid(r), rest=(z,))
 
     def read(self, s: Tensor, terms: Terms) -> Tensor:
         (z,) = terms.rest
@@ -102,4 +94,4 @@ class KDA(Matrix[KDAState]):
         return kernels.linear(y * kernels.sigmoid(z), self.O)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, rank={self.rank}, conv={self.conv}"
+        return f"{super().extra_repr()}, rank={self.rank}"

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Generic, NamedTuple, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells.past import Past, ScanPast, StepPast, StreamPast
@@ -48,6 +48,14 @@ class Terms(NamedTuple):
     alpha: Tensor | None = None  # (..., G * K) or (..., H * K)
     beta: Tensor | None = None  # (..., G * K) or (..., H * K)
     rest: tuple[Tensor, ...] = ()  # what else `read` needs
+
+
+class HeadSizes(NamedTuple):
+    """How many heads there are, and how wide their keys and values."""
+
+    H: int
+    K: int
+    V: int
 
 
 class Matrix(Core, Generic[S]):
@@ -180,6 +188,42 @@ class Matrix(Core, Generic[S]):
         return f"{super().extra_repr()}, {widths}"
 
 
+class Convolved(Matrix[S]):
+    """One whose q, k and v come out of a causal convolution of J taps, q and k divided by their lengths:
+
+        q, k, v = silu(sum_j w_j u(t - J + 1 + j))      channel by channel
+        q, k = q / |q| / sqrt(K), k / |k|               for each group of heads
+
+    U, whose rows begin with those of u, and w are made here; the leaf `window` has the last J - 1 values of u.
+    """
+
+    def __init__(
+        self, input_size: int, size: int, sizes: HeadSizes, conv: int, *, rows: int, groups: int | None = None
+    ) -> None:
+        """`rows` is how many U has beyond those of u."""
+        H, K, V = sizes
+        super().__init__(input_size, size, heads=H, key_size=K, value_size=V, groups=groups)
+        self.conv = whole("conv", conv)
+        u = sum(self.widths)
+        self.U = nn.Parameter(torch.empty(u + rows, input_size))
+        self.w = nn.Parameter(torch.empty(conv, u))  # the tap of the newest input last
+
+    @property
+    def widths(self) -> list[int]:
+        """Of q, k and v, all heads together."""
+        K = self.groups * self.key_size
+        return [K, K, self.heads * self.value_size]
+
+    def convolved(self, u: Tensor, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        """u (..., 2 G K + H V) -> q, k and v."""
+        q, k, v = kernels.silu(past.convolve("window", u, self.w)).split(self.widths, -1)
+        q, k = (kernels.l2_norm(part, LENGTH_EPS, self.groups) for part in (q, k))
+        return q * self.key_size**-0.5, k, v
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, conv={self.conv}"
+
+
 def head_count(size: int, heads: int | None) -> int:
     """`heads`, or by default as many as make them about HEAD wide.
 
@@ -193,6 +237,17 @@ def head_count(size: int, heads: int | None) -> int:
 def width_of_head(name: str, width: int | None, size: int, heads: int) -> int:
     """`width`, or by default the share of each of the heads in `size`, rounded up."""
     return math.ceil(size / heads) if width is None else whole(name, width)
+
+
+def head_sizes(size: int, heads: int | None, key_size: int | None, value_size: int | None) -> HeadSizes:
+    """What is given, and by default heads about HEAD wide, and keys and values of their share of `size`.
+
+    >>> head_sizes(512, None, None, 128)
+    HeadSizes(H=8, K=64, V=128)
+    """
+    H = head_count(size, heads)
+    K, V = width_of_head("key_size", key_size, size, H), width_of_head("value_size", value_size, size, H)
+    return HeadSizes(H, K, V)
 
 
 def divides(name: str, groups: int | None, heads: int) -> int:
