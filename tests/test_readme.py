@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import doctest
 import importlib.util
+import io
+import json
 import math
 import re
 import shlex
@@ -84,13 +86,16 @@ def test_the_commands_run_as_pasted(
     Path("reviews.tsv").write_text("text\tlabel\n" + "fine film\tgood\ndull film\tbad\n" * 20)
     rows = (f"{name},{t},{t % 5}" for name in "ab" for t in range(40))
     Path("series.csv").write_text("unique_id,ds,y\n" + "\n".join(rows))
+    Path("rows.jsonl").write_text("".join(json.dumps({"a": t % 3, "y": t % 3}) + "\n" for t in range(9)))
     for name in ("train.en", "train.de"):
         Path(name).write_text("a cat sat\na mat\n" * 20)
     ran = [command for command in commands() if command != "elman laws lstm gru --json"]  # it has tests of its own
     assert len(ran) > 8
     for command in ran:
         words, _, target = command.partition(" > ")
+        words, _, source = words.partition(" < ")
         arguments = shlex.split(words)[1:]
+        monkeypatch.setattr("sys.stdin", io.StringIO(Path(source).read_text() if source else ""))
         trains = arguments[0] == "train" and "--task" not in arguments and "--resume" not in arguments
         few = {"tag", "classify", "forecast", "translate"} & set(arguments) or "--training.steps" in arguments
         assert main([*arguments, *(SMALL if trains else ["--training.steps", "5"] if few else [])]) == 0, command

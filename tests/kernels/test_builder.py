@@ -13,8 +13,9 @@ from torch import Tensor
 from elman import kernels
 from elman import state as states
 from elman.cells import CELLS, cell
-from elman.compose import Dense, Lags, Norm, Parallel, Pool, Reverse, Scale, Stack, Zoneout, stack
+from elman.compose import Dense, Lags, Norm, Parallel, Pool, Reverse, Scale, Stack, stack
 from elman.compose.attention import Additive, Decoder, Fixed, Layers, Luong
+from elman.compose.attention.local import LocalAttention
 from elman.core import Core
 from elman.kernels import reference
 from elman.kernels.builder import Builder, Slot, Unstreamable
@@ -243,11 +244,10 @@ def test_embeddings_and_read_outs_describe_themselves() -> None:
     "describe",
     [
         lambda builder, x: Core(4, 4).describe_step(builder, x, ()),
-        lambda builder, x: Zoneout(cell("gru", 4, 4), 0.1).describe_step(builder, x, ()),
         lambda builder, x: bound(Additive(cell("lru", 4 + 4, 4), 4)).describe_step(builder, x, (x, x)),
         lambda builder, x: Decoder(4, 4, 4).describe_step(builder, x, x, None, 1),
         lambda builder, x: Reverse(cell("gru", 4, 4)).describe_step(builder, x, ()),
-        lambda builder, x: Pool("max", 4).describe_step(builder, x, x),
+        lambda builder, x: LocalAttention(4, 4, heads=1, window=3).describe_step(builder, x, ()),
         lambda builder, x: Embed().describe_step(builder),
         lambda builder, x: Embedding(5, 3, dtype=torch.bfloat16).describe_step(builder),
         lambda builder, x: Readout().describe_step(builder, x),

@@ -6,6 +6,8 @@ many of those count. The characters of each word are a sequence of their own: a 
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 
 from elman.export.graph.loops import Unroller
@@ -13,6 +15,7 @@ from elman.export.graph.record import Input
 from elman.export.graph.recorder import Recorder, leaves_of
 from elman.export.graph.sequences import Sequences
 from elman.kernels.builder import Slot
+from elman.nn.embed import Embedding
 from elman.tasks.tag.word_features import Characters, SentenceEmbedding
 
 
@@ -29,7 +32,7 @@ def embedded(record: Recorder, embed: SentenceEmbedding) -> Slot:
 
 
 def _features(record: Recorder, embed: SentenceEmbedding) -> Slot:
-    tables = [each.weight for each in embed.features]
+    tables = [cast(Embedding, each).weight for each in embed.features]
 
     def make(g: Sequences, x: str) -> str:
         columns = [g.add("Gather", x, g.store.array(np.asarray(i)), axis=2) for i in range(len(tables))]
@@ -54,7 +57,7 @@ def _characters(record: Recorder, characters: Characters) -> Slot:
         lengths = g.add("Reshape", sizes, g.whole([-1]))
         words = Sequences(g.store, rows, lengths)
         words.begin(inner.leaves.values())
-        unroller.run(words, {source.value: source.make(words, rows)})
+        unroller.run(words, {source.value: cast(str, source.make(words, rows))})
         found = words.masked(unroller.names[last])
         zero = words.add("Mul", lengths, words.whole([0]))
         end = words.add("Max", words.add("Sub", lengths, words.whole([1])), words.whole([0]))
