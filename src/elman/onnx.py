@@ -1,7 +1,7 @@
 """Run what `elman export --to onnx` wrote, with NumPy and ONNX Runtime alone: Torch is not imported.
 
 A session has the methods of a Core. The state is a value: a mapping from the names of the graph's inputs to arrays,
-batch on axis 0 of each.
+batch on axis 0 of each. So is the memory that a decoder reads.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from elman.errors import FileError, InputError, MissingExtraError
 
 __all__ = ["Session", "State"]
 
+LENGTHS = "memory.lengths"
 KEY = "elman"  # of the metadata that an exported file has
 FORMAT = "elman-onnx-1"
 Array = NDArray[Any]
 
 
 class State(Mapping[str, Array]):
-    """The state of some rows, by the names that the graph has for it; and which model it belongs to."""
+    """The state of some rows, or their memory, by the names that the graph has; and which model it belongs to."""
 
     def __init__(self, arrays: Mapping[str, Array], fingerprint: str) -> None:
         self._arrays, self.fingerprint = dict(arrays), fingerprint
@@ -55,26 +56,12 @@ class Session:
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         """`options` are those of onnxruntime.InferenceSession; without any, it computes on the processor."""
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise MissingExtraError("onnxruntime", "onnx") from error
-        if not os.path.isfile(path):
-            raise FileError(f"there is no file {path}")
-        try:
-            self._session = onnxruntime.InferenceSession(
-                os.fspath(path), **{"providers": ["CPUExecutionProvider"], **options}
-            )
-            self.about: dict[str, Any] = json.loads(self._session.get_modelmeta().custom_metadata_map[KEY])
-        except KeyError as error:
-            raise FileError(f"{path} is not a file that elman export wrote: it says nothing about its state") from error
-        except Exception as error:  # whatever ONNX Runtime raises: its errors have no class in common
-            raise FileError(f"{path} cannot be opened by ONNX Runtime: {error}") from error
-        if self.about.get("format") != FORMAT:
-            raise FileError(f"{path} has the format {self.about.get('format')!r}; this version reads {FORMAT!r}")
+        self._session, self.about = _opened(path, options)
+        if self.about.get("part") == "encoder":
+            raise InputError(f"{path} is the encoder of a translator: open it with its decoder, as a Translator")
         self._leaves: list[dict[str, Any]] = self._packed() if self.about["packed"] else self.about["state"]
         self.fingerprint: str = self.about["fingerprint"]
-        self._x = self._session.get_inputs()[0]
+        self._dtype = np.float64 if self._session.get_outputs()[0].type == "tensor(double)" else np.float32  # of y
 
     def _packed(self) -> list[dict[str, Any]]:
         """The one leaf of a state in one tensor."""
@@ -93,10 +80,10 @@ class Session:
         }
         return State(arrays, self.fingerprint)
 
-    def step(self, x: ArrayLike, state: State) -> tuple[Array, State]:
+    def step(self, x: ArrayLike, state: State, *, memory: Mapping[str, ArrayLike] | None = None) -> tuple[Array, State]:
         """One input for each row, x (B, D), or (B,) of symbols: y (B, H), and the state after it."""
         self._check_causal("step")
-        y, state = self.scan(np.asarray(x)[:, None], state)
+        y, state = self.scan(np.asarray(x)[:, None], state, memory=memory)
         return y[:, 0], state
 
     def scan(
@@ -106,15 +93,18 @@ class Session:
         *,
         lengths: ArrayLike | None = None,
         reset: ArrayLike | None = None,
+        memory: Mapping[str, ArrayLike] | None = None,
     ) -> tuple[Array, State]:
         """Sequences x (B, T, D), or (B, T) of symbols: y (B, T, H), and the state after each row's last valid input.
 
         `lengths` (B,) are whole numbers in [0, T]; `reset` (B, T) says where an episode begins, in a file that was
-        exported with it. A tagger reads several arrays: x is a mapping from the names of its inputs to them.
+        exported with it. A tagger reads several arrays: x is a mapping from the names of its inputs to them. A decoder
+        reads a memory: memory.keys (B, S, A), memory.values (B, S, M) and memory.lengths (B,), by these names.
         """
         inputs = self._checked_x(x)
         B, T = inputs["x"].shape[:2]
         feeds = {**inputs, "lengths": _lengths(lengths, B, T), **self._checked_reset(reset, B, T)}
+        feeds |= self._checked_memory({} if memory is None else memory, B)
         if self.about["causal"]:
             before = self.init_state(B) if state is None else state
             feeds |= self._checked_state(before, B)
@@ -179,7 +169,7 @@ class Session:
         if V is None:
             if not fits or x.dtype.kind != "f":
                 raise InputError(f"{found} numbers ({sizes}), features last")
-            return x.astype(np.float64 if self._x.type == "tensor(double)" else np.float32)
+            return x.astype(self._dtype)
         if not fits or x.dtype.kind not in "iu" or (x.size and not 0 <= x.min() <= x.max() < V):
             raise InputError(f"{found} symbols, whole numbers ({sizes}) from 0 to {V - 1}")
         return x.astype(np.int64)
@@ -194,15 +184,40 @@ class Session:
             raise InputError(f"reset is {found.dtype}{list(found.shape)}; it must be bool[{B}, {T}]")
         return {"reset": found}
 
+    def _checked_memory(self, memory: Mapping[str, ArrayLike], B: int) -> dict[str, Array]:
+        widths = self.about["memory"]
+        names = [*widths, LENGTHS] if widths else []
+        if sorted(memory) != sorted(names):
+            raise InputError(
+                f"the memory has {', '.join(memory) or 'nothing'}; this model reads {', '.join(names) or 'none'}"
+            )
+        if isinstance(memory, State):
+            self._check_own("memory", memory)
+        found = {name: np.asarray(memory[name]) for name in widths}
+        sizes = {array.shape[1] for array in found.values() if array.ndim == 3}
+        for name, array in found.items():
+            if len(sizes) != 1 or array.shape != (B, *sizes, widths[name]) or array.dtype.kind != "f":
+                raise InputError(
+                    f"{name} is {array.dtype}{list(array.shape)}; for {B} rows of x it must be numbers "
+                    f"({B}, S, {widths[name]}), with one S for all that the memory has"
+                )
+        if not widths:
+            return {}
+        lengths = _lengths(memory[LENGTHS], B, sizes.pop(), LENGTHS)
+        return {LENGTHS: lengths, **{name: array.astype(self._dtype, copy=False) for name, array in found.items()}}
+
+    def _check_own(self, what: str, state: State) -> None:
+        if state.fingerprint != self.fingerprint:
+            raise InputError(
+                f"the {what} is of another model, {state.fingerprint[:12]}; this is {self.fingerprint[:12]}: use "
+                f"its own, or open the file that the {what} came from"
+            )
+
     def _checked_state(self, state: State, B: int) -> dict[str, Array]:
         names = [leaf["name"] for leaf in self._leaves]
         if not isinstance(state, State):
             raise InputError(f"the state is a {type(state).__name__}; pass what init_state, step or scan returned")
-        if state.fingerprint != self.fingerprint:
-            raise InputError(
-                f"the state is of another model, {state.fingerprint[:12]}; this is {self.fingerprint[:12]}: start from "
-                "init_state, or open the file that the state came from"
-            )
+        self._check_own("state", state)
         if list(state) != names:
             raise InputError(f"the state has {', '.join(state) or 'nothing'}; this model needs {', '.join(names)}")
         for leaf in self._leaves:
@@ -215,13 +230,33 @@ class Session:
         return dict(state)
 
 
+def _opened(path: str | os.PathLike[str], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The session of a file, and what the file says about itself."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingExtraError("onnxruntime", "onnx") from error
+    if not os.path.isfile(path):
+        raise FileError(f"there is no file {path}")
+    try:
+        session = onnxruntime.InferenceSession(os.fspath(path), **{"providers": ["CPUExecutionProvider"], **options})
+        about = json.loads(session.get_modelmeta().custom_metadata_map[KEY])
+    except KeyError as error:
+        raise FileError(f"{path} is not a file that elman export wrote: it says nothing about its state") from error
+    except Exception as error:  # whatever ONNX Runtime raises: its errors have no class in common
+        raise FileError(f"{path} cannot be opened by ONNX Runtime: {error}") from error
+    if about.get("format") != FORMAT:
+        raise FileError(f"{path} has the format {about.get('format')!r}; this version reads {FORMAT!r}")
+    return session, about
+
+
 def _first(leaf: dict[str, Any]) -> Array:
     """The first value of a leaf; infinities are strings in JSON."""
     return np.asarray(0.0 if leaf["first"] is None else leaf["first"]).astype(leaf["dtype"])
 
 
-def _lengths(lengths: ArrayLike | None, B: int, T: int) -> Array:
+def _lengths(lengths: ArrayLike | None, B: int, T: int, name: str = "lengths") -> Array:
     found = np.full(B, T) if lengths is None else np.asarray(lengths)
     if found.shape != (B,) or found.dtype.kind not in "iu" or (found.size and not 0 <= found.min() <= found.max() <= T):
-        raise InputError(f"lengths is {found.tolist()}; it must be {B} whole numbers from 0 to {T}")
+        raise InputError(f"{name} is {found.tolist()}; it must be {B} whole numbers from 0 to {T}")
     return found.astype(np.int64)

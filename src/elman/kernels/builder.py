@@ -103,12 +103,23 @@ class Builder(ABC):
         only a builder of whole sequences has it."""
         raise Unstreamable("what reads the future has no step")
 
+    def fed(self, x: Slot, fed: Slot, describe: Callable[[Slot], Slot]) -> Slot | None:
+        """What `describe` makes of [x, fed], where `fed` waits for the step before. None of a builder whose sums are
+        those of the native loop, to the bit: the `fed` of `gated` is for that."""
+        return None
+
     @abstractmethod
     def attend(
         self, query: Slot, keys: Tensor, values: Tensor, lengths: Tensor, v: Tensor | None, each: int
     ) -> tuple[Slot, Slot]:
         """The context and the weights that `kernels.attend` finds for the query of each row. The memory keys (B, S, A),
         values (B, S, M), lengths (B,) is copied; the rows from `each` * i on read row i of it."""
+
+    def first(self, values: Tensor, each: int) -> tuple[Slot, Slot]:
+        """The first of the values (B, S, M) of each row of a memory, as `attend` has it: attention to one place alone
+        has the weight 1, whatever is asked, so what it finds is that vector to the bit."""
+        one, query = values[:, :1], self.constant(torch.zeros(values.shape[2]))
+        return self.attend(query, one, one, torch.ones(len(values), dtype=torch.int64), None, each)
 
     @abstractmethod
     def scan(self, a: Slot, b: Slot, h: Slot, *, is_complex: bool = False) -> Slot:

@@ -258,9 +258,7 @@ class Fixed(Decoder):
     def describe_step(
         self, builder: Builder, x: Slot, state: AnyState, memory: Memory, times: int
     ) -> tuple[Slot, Slot]:
-        # Attention to one place alone has the weight 1, whatever is asked: what it finds is that vector, to the bit.
-        first = Memory(memory.values[:, :1], memory.values[:, :1], torch.ones_like(memory.lengths))
-        vector, weights = builder.attend(builder.constant(torch.zeros(self.memory_size)), *first, None, times)
+        vector, weights = builder.first(memory.values, times)
         return self.core.describe_step(builder, builder.concat([x, vector]), state), weights
 
 
@@ -325,6 +323,9 @@ def _projected(core: Core, x: Tensor) -> Tensor:
 
 def _describe_fed_step(core: Core, builder: Builder, x: Slot, fed: Slot, state: AnyState) -> Slot:
     """The step of a core that reads [x, fed]: the same sums as the native loop's. Without one, a scan has others."""
+    described = builder.fed(x, fed, lambda both: core.describe_step(builder, both, state))
+    if described is not None:
+        return described
     own = core.loop() if isinstance(core, Gated) else None
     if own is None:
         raise Unstreamable(f"{type(core).__name__} has no native loop with attention inside")

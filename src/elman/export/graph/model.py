@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from elman import state as states
+from elman.compose.attention import Covering
 from elman.core import Core
 from elman.errors import InputError
 from elman.export.graph import words
@@ -46,7 +47,9 @@ def graph(
     core: Core, embed: nn.Module | None, readout: nn.Module | None, options: Options
 ) -> tuple[onnx.ModelProto, Content]:
     """The graph of a core, or of a model where there are an embedding and a read-out; and what to say of it."""
-    record = Recorder(_dtype(core), native=not options.with_reset)
+    if isinstance(core, Covering):
+        raise InputError("Covering cannot be exported: its state grows with the memory; export core.decoder.given(...)")
+    record = Recorder(dtype_of(core), native=not options.with_reset)
     try:
         y = core.describe_step(record, _embedded(record, embed, core.input_size), leaves_of(record, core))
         columns, y = _outputs(record, readout, y)
@@ -60,7 +63,7 @@ def graph(
     return assembly.model(y), {**assembly.about(columns), "chain": _chain(readout)}
 
 
-def _dtype(core: Core) -> torch.dtype:
+def dtype_of(core: Core) -> torch.dtype:
     numbers = [t for t in (*core.parameters(), *core.buffers()) if t.is_floating_point()]
     leaves = [leaf for leaf in states.leaves(core.init_state(1)) if leaf.dtype != torch.float64 or not numbers]
     found = {REAL.get(t.dtype, t.dtype) for t in (*numbers, *leaves)} or {torch.float32}
@@ -138,14 +141,17 @@ class _Assembly:
         record = self.record
         float_type = helper.np_dtype_to_tensor_dtype(self.store.dtype)
         g, last = Sequences(self.store, "x", "lengths"), record.now(y)
-        values = {}
-        for source in record.sources:
-            values[source.value] = cast(str, source.make(g, *(self._read(each) for each in source.inputs)))
+        names = [[self._read(each) for each in source.inputs] for source in record.sources]
         self.inputs.append(helper.make_tensor_value_info("lengths", TensorProto.INT64, ["batch"]))
         if self.options.with_reset:
             self.inputs.append(helper.make_tensor_value_info("reset", TensorProto.BOOL, ["batch", "time"]))
             g.read_reset()
+        if record.memory is not None:
+            self.inputs += record.memory.inputs(self.store.dtype)
+            record.memory.read(g)
         self._before(g)
+        pairs = zip(record.sources, names, strict=True)
+        values = {source.value: cast(str, source.make(g, *inputs)) for source, inputs in pairs}
         unroller = Unroller(record, [last])
         unroller.run(g, values)
         value = unroller.names[last]
@@ -245,6 +251,7 @@ class _Assembly:
             ],
             "outputs": columns, "causal": self.causal, "reset": self.options.with_reset,
             "packed": self.options.pack_state, "state": leaves if self.causal else [],
+            "memory": self.record.memory.widths if self.record.memory else {},
         }  # fmt: skip
 
 

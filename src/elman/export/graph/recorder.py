@@ -16,6 +16,7 @@ from torch import Tensor
 
 from elman import state as states
 from elman.core import Core
+from elman.export.graph.memory import Memory
 from elman.export.graph.nodes import Graph
 from elman.export.graph.record import Emit, Input, Leaf, Operation, Source
 from elman.export.graph.recurrent import NATIVE, Native
@@ -35,6 +36,7 @@ class Recorder(Builder):
     leaves: dict[int, Leaf] = field(default_factory=dict)  # by the number before
     constants: set[int] = field(default_factory=set)
     sources: list[Source] = field(default_factory=list)
+    memory: Memory | None = None
     backward: bool = False
     mirrors: dict[int, int] = field(default_factory=dict)  # a value and the same from the ends of rows
 
@@ -100,10 +102,29 @@ class Recorder(Builder):
             leaf.native, leaf.after = True, y.number
         return y
 
+    def fed(self, x: Slot, fed: Slot, describe: Callable[[Slot], Slot]) -> Slot:
+        """By equations, for nodes go through whole sequences: what is fed is there step by step."""
+        native, self.native = self.native, False
+        y = describe(self.concat([x, fed]))
+        self.native = native
+        return y
+
     def attend(
         self, query: Slot, keys: Tensor, values: Tensor, lengths: Tensor, v: Tensor | None, each: int
     ) -> tuple[Slot, Slot]:
-        raise Unstreamable("attention")
+        """To a memory that is an input of the graph: the numbers of this one are no part of it."""
+        memory = self._reads(Memory(keys.shape[2], values.shape[2]))
+        return self._record(values.shape[2], [query], lambda g, q: memory.attend(g, q, v)), Slot(-1, 0)
+
+    def first(self, values: Tensor, each: int) -> tuple[Slot, Slot]:
+        memory = self._reads(Memory(None, values.shape[2]))
+        return self.read([], values.shape[2], memory.first), Slot(-1, 0)
+
+    def _reads(self, memory: Memory) -> Memory:
+        if self.memory is not None:
+            raise Unstreamable("attention to more than one memory")
+        self.memory = memory
+        return memory
 
     def scan(self, a: Slot, b: Slot, h: Slot, *, is_complex: bool = False) -> Slot:
         turned = self.mul(a, h) if not is_complex else self._complex(a, h)

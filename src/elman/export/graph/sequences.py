@@ -20,11 +20,14 @@ class Sequences(Graph):
         self.before: dict[str, str] = {}
         self.after: dict[str, str] = {}
         self._cached: dict[str, str] = {}
-        zero, one = (store.array(np.asarray(value, np.int64)) for value in (0, 1))
+        self.valid = self.add("Unsqueeze", self.inside(x, lengths), self.whole([2]))  # (B, T, 1)
+
+    def inside(self, x: str, lengths: str) -> str:
+        """Which places of x (B, T, ...) are before the lengths of its rows: (B, T)."""
+        zero, one = (self.store.array(np.asarray(value, np.int64)) for value in (0, 1))
         time = self.add("Squeeze", self.add("Shape", x, start=1, end=2), self.whole([0]))
         steps = self.add("Unsqueeze", self.add("Range", zero, time, one), self.whole([0]))
-        inside = self.add("Less", steps, self.add("Unsqueeze", lengths, self.whole([1])))
-        self.valid = self.add("Unsqueeze", inside, self.whole([2]))  # (B, T, 1)
+        return self.add("Less", steps, self.add("Unsqueeze", lengths, self.whole([1])))
 
     def begin(self, leaves: Iterable[Leaf]) -> None:
         """Let every row begin with the first state."""
