@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from elman.cli import described, main, search
+from elman.cli import described, export, main, search
 from elman.cli.settings import help_text
 from elman.files.config import render
 
@@ -52,8 +52,9 @@ def test_help_does_not_wait_for_torch(arguments, tmp_path):
         assert "hidden Markov model" in done.stdout
 
 
-def test_help_of_search_is_made_of_what_is_kept_and_is_that_of_its_parser():
-    assert search.help_text() == search.parser().format_help()
+@pytest.mark.parametrize("verb", [export, search], ids=["export", "search"])
+def test_help_is_made_of_what_is_kept_and_is_that_of_the_parser(verb):
+    assert verb.help_text() == verb.parser().format_help()
 
 
 def test_a_task_that_is_not_there_is_named(capsys):

@@ -42,7 +42,7 @@ def test_help_names_every_verb_and_does_not_import_torch(capsys: pytest.CaptureF
         assert f"'{heavy}'" not in done.stderr
 
 
-@pytest.mark.parametrize("verb", ["doctor", "laws", "search"])
+@pytest.mark.parametrize("verb", ["convert", "doctor", "export", "laws", "search"])
 def test_help_for_a_verb_does_not_import_torch(verb: str) -> None:
     code = SCRIPT.format(arguments=[verb, "--help"], after="assert 'torch' not in sys.modules")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -21,6 +21,7 @@ from elman.errors import UnknownNameError
 from elman.files.config import Setting, describe
 
 if TYPE_CHECKING:
+    from elman.cli.model_verb import Flags
     from elman.tasks.task import AnySettings, AnyTask
 
 FILE = Path(__file__).with_name("settings.json")
@@ -28,13 +29,15 @@ FILE = Path(__file__).with_name("settings.json")
 
 class Argument(NamedTuple):
     """A flag of a verb, or what stands without one. It takes nothing, a number, or what its `takes` is called in help,
-    such as RUN; one of the `choices` if there are any; several of them where `several` is true."""
+    such as RUN; one of the `choices` if there are any; several of them where `several` is true. Help lists it in its
+    `group`, if it has one."""
 
     flag: str
     help: str
     takes: str
     choices: tuple[str, ...] = ()
     several: bool = False
+    group: str = ""
 
 
 class Described(NamedTuple):
@@ -67,11 +70,9 @@ def live() -> dict[str, Described]:
 def _verbs(task: AnyTask) -> dict[str, tuple[Argument, ...]]:
     from elman.cli import VERBS, export, model_verb, search
 
-    parser = search.parser()
-    verbs = {
-        "export": arguments_of(export.parser()),
-        "search": arguments_of(parser, parser._get_formatter()._get_help_string),
-    }
+    verbs = {}
+    for verb, parser in (("export", export.parser()), ("search", search.parser())):
+        verbs[verb] = arguments_of(parser, parser._get_formatter()._get_help_string)
     for verb, (kind, _) in task.requests.items():
         if verb not in VERBS:  # a task of a user may answer in Python alone
             continue
@@ -89,15 +90,43 @@ def _own_help(action: argparse.Action) -> str:
 
 
 def arguments_of(
-    parser: argparse.ArgumentParser, help_of: Callable[[argparse.Action], str | None] = _own_help
+    parser: argparse.ArgumentParser, text_of: Callable[[argparse.Action], str | None] = _own_help
 ) -> tuple[Argument, ...]:
     """What a parser accepts: its flags, and what stands without one in order."""
+    named = (parser._positionals, parser._optionals)
     return tuple(
-        Argument(flag, help_of(action) or "", _takes(action), tuple(action.choices or ()), action.nargs in ("*", "+"))
-        for action in parser._actions
+        Argument(
+            flag,
+            text_of(action) or "",
+            _takes(action),
+            tuple(action.choices or ()),
+            action.nargs in ("*", "+"),
+            "" if group in named else str(group.title),
+        )
+        for group in parser._action_groups
+        for action in group._group_actions
         if action.help != argparse.SUPPRESS
         for flag in ([name for name in action.option_strings if name.startswith("--")] or [""])
     )
+
+
+def help_of(verb: str, parser: argparse.ArgumentParser) -> str:
+    """What the parser of a verb prints as help, its arguments made of what is kept of them: `parser`, which has none
+    yet, needs no Torch for that."""
+    groups: dict[str, Flags] = {"": parser}
+    for argument in next(iter(described().values())).verbs[verb]:
+        if argument.flag == "--help":
+            continue
+        if argument.group not in groups:
+            groups[argument.group] = parser.add_argument_group(argument.group)
+        settings: dict[str, Any] = {"help": argument.help.replace("%", "%%")}
+        if not argument.takes:
+            settings["action"] = "store_true"
+        else:
+            settings |= {"choices": argument.choices or None, "nargs": "+" if argument.several else None}
+            settings["metavar"] = None if argument.choices or argument.takes == "number" else argument.takes
+        groups[argument.group].add_argument(argument.flag or argument.takes, **settings)
+    return parser.format_help()
 
 
 def _takes(action: argparse.Action) -> str:
@@ -128,7 +157,10 @@ def _settings(content: Sequence[Sequence[Any]]) -> tuple[Setting, ...]:
 
 
 def _arguments(content: Sequence[Sequence[Any]]) -> tuple[Argument, ...]:
-    return tuple(Argument(flag, text, takes, tuple(names), several) for flag, text, takes, names, several in content)
+    return tuple(
+        Argument(flag, text, takes, tuple(names), several, group)
+        for flag, text, takes, names, several, group in content
+    )
 
 
 if __name__ == "__main__":

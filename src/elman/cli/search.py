@@ -78,20 +78,9 @@ class _Help(Help, argparse.RawDescriptionHelpFormatter):
 
 def help_text() -> str:
     """What `parser` prints as help, made of what is kept of it (described.py), for it imports Torch."""
-    from elman.cli.described import described
+    from elman.cli.described import help_of
 
-    made = _empty()
-    for flag, text, takes, choices, several in next(iter(described().values())).verbs["search"]:
-        if flag == "--help":
-            continue
-        settings: dict[str, Any] = {"help": text.replace("%", "%%")}
-        if not takes:
-            settings["action"] = "store_true"
-        else:
-            settings |= {"choices": choices or None, "nargs": "+" if several else None}
-            settings["metavar"] = None if choices or takes == "number" else takes
-        made.add_argument(flag, **settings)
-    return made.format_help()
+    return help_of("search", _empty())
 
 
 def _empty() -> argparse.ArgumentParser:
