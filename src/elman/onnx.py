@@ -1,7 +1,8 @@
 """Run what `elman export --to onnx` wrote, with NumPy and ONNX Runtime alone: Torch is not imported.
 
 A session has the methods of a Core. The state is a value: a mapping from the names of the graph's inputs to arrays,
-batch on axis 0 of each. So is the memory that a decoder reads.
+batch on axis 0 of each. So is the memory that a decoder reads; a Translator has an encoder, which makes one, and a
+decoder.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from elman.errors import FileError, InputError, MissingExtraError
 
-__all__ = ["Session", "State"]
+__all__ = ["Session", "State", "Translator"]
 
 LENGTHS = "memory.lengths"
+BOUNDARY = 0  # the symbol before every translation, and after it
 KEY = "elman"  # of the metadata that an exported file has
 FORMAT = "elman-onnx-1"
 Array = NDArray[Any]
@@ -159,20 +161,7 @@ class Session:
         names = [each["name"] for each in wanted]
         if sorted(given) != sorted(names):
             raise InputError(f"the inputs are {', '.join(given)}; this model reads a mapping with {', '.join(names)}")
-        return {each["name"]: self._checked_input(each, np.asarray(given[each["name"]])) for each in wanted}
-
-    def _checked_input(self, wanted: dict[str, Any], x: Array) -> Array:
-        shape, V = wanted["shape"], wanted["symbols"]
-        name, sizes = wanted["name"], ", ".join(["B", "T", *("C" if size is None else str(size) for size in shape)])
-        fits = x.ndim == 2 + len(shape) and all(size in (None, n) for size, n in zip(shape, x.shape[2:], strict=False))
-        found = f"{name} is {x.dtype}{list(x.shape)}; this model reads"
-        if V is None:
-            if not fits or x.dtype.kind != "f":
-                raise InputError(f"{found} numbers ({sizes}), features last")
-            return x.astype(self._dtype)
-        if not fits or x.dtype.kind not in "iu" or (x.size and not 0 <= x.min() <= x.max() < V):
-            raise InputError(f"{found} symbols, whole numbers ({sizes}) from 0 to {V - 1}")
-        return x.astype(np.int64)
+        return {each["name"]: _read(each, np.asarray(given[each["name"]]), self._dtype) for each in wanted}
 
     def _checked_reset(self, reset: ArrayLike | None, B: int, T: int) -> dict[str, Array]:
         if not self.about["reset"]:
@@ -230,6 +219,72 @@ class Session:
         return dict(state)
 
 
+class Translator:
+    """A translator's two files: sources in, translations out, both as the numbers of symbols.
+
+    `encode` makes the memory of sources and the state of the `decoder`, a Session, before its first input, which is the
+    boundary; `translate` writes the most probable symbol each time.
+
+    >>> import tempfile
+    >>> from elman.nn.embed import Embedding
+    >>> from elman.tasks.translate.seq2seq import EncoderDecoder
+    >>> source, target = Embedding(5, 3), Embedding(6, 2)
+    >>> network = EncoderDecoder(source, elman.cell("gru", 3, 4), target, elman.cell("gru", 2, 4), elman.Softmax(4, 6))
+    >>> translator = Translator(*elman.export.onnx(network, tempfile.mkdtemp() + "/a.onnx"))
+    >>> len(translator.translate([[1, 2, 3], [4]]))
+    2
+    """
+
+    def __init__(self, encoder: str | os.PathLike[str], decoder: str | os.PathLike[str], **options: Any) -> None:
+        """The paths of both; `options` as a Session has them."""
+        self._encoder, self.about = _opened(encoder, options)
+        self.decoder = Session(decoder, **options)
+        for path, about, part in ((encoder, self.about, "encoder"), (decoder, self.decoder.about, "decoder")):
+            if about.get("part") != part:
+                raise InputError(f"{path} is not the {part} of a translator; name the encoder, and then the decoder")
+        if self.about["fingerprint"] != self.decoder.fingerprint:
+            raise InputError(f"{encoder} and {decoder} are of two translators; name two files of one export")
+
+    def encode(self, x: ArrayLike, lengths: ArrayLike | None = None) -> tuple[State, State]:
+        """Of sources x (B, S), of each row as much as `lengths` (B,) says: their memory, and the decoder's first state.
+
+        `decoder.take` and `decoder.repeat` are for the rows of both. The memory of a decoder that reads none is empty.
+        """
+        [wanted] = self.about["inputs"]
+        source = np.asarray(x)
+        feeds = {"x": _read(wanted, source, np.int64), "lengths": _lengths(lengths, *source.shape)}
+        names = [output.name for output in self._encoder.get_outputs()]
+        found = dict(zip(names, self._encoder.run(names, feeds), strict=True))
+        memory = {name: found.pop(name) for name in names if name.startswith("memory.")}
+        return State(memory, self.decoder.fingerprint), State(found, self.decoder.fingerprint)
+
+    def translate(self, sources: Sequence[Sequence[int]], max_ratio: float = 3.0) -> list[list[int]]:
+        """The most probable symbol after each other, until the boundary, which is left out; the same alone and in any
+        batch. A translation has at most `max_ratio` times the symbols of its source, and 10 more; of nothing it is
+        nothing."""
+        sizes = np.array([len(row) for row in sources], np.int64)
+        x = np.zeros((len(sizes), sizes.max(initial=0)), np.int64)
+        for row, symbols in zip(x, sources, strict=True):
+            row[: len(symbols)] = symbols
+        memory, state = self.encode(x, sizes)
+        most, banned = np.floor(max_ratio * sizes) + 10, self.decoder.about.get("banned", [])
+        written: list[list[int]] = [[] for _ in sizes]
+        rows, keep = np.arange(len(sizes)), sizes > 0
+        symbol = np.full(len(sizes), BOUNDARY)
+        while keep.any():
+            if not keep.all():
+                rows, symbol = rows[keep], symbol[keep]
+                memory, state = (self.decoder.take(each, np.flatnonzero(keep)) for each in (memory, state))
+            y, state = self.decoder.step(symbol, state, memory=memory)
+            y[:, banned] = -np.inf
+            symbol = y.argmax(1)
+            keep = symbol != BOUNDARY
+            for row, number in zip(rows[keep], symbol[keep], strict=True):
+                written[row].append(int(number))
+            keep &= np.array([len(written[row]) for row in rows]) < most[rows]
+        return written
+
+
 def _opened(path: str | os.PathLike[str], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The session of a file, and what the file says about itself."""
     try:
@@ -253,6 +308,21 @@ def _opened(path: str | os.PathLike[str], options: dict[str, Any]) -> tuple[Any,
 def _first(leaf: dict[str, Any]) -> Array:
     """The first value of a leaf; infinities are strings in JSON."""
     return np.asarray(0.0 if leaf["first"] is None else leaf["first"]).astype(leaf["dtype"])
+
+
+def _read(wanted: dict[str, Any], x: Array, dtype: Any) -> Array:
+    """An input as the metadata describes it; `dtype` is that of numbers."""
+    shape, V = wanted["shape"], wanted["symbols"]
+    name, sizes = wanted["name"], ", ".join(["B", "T", *("C" if size is None else str(size) for size in shape)])
+    fits = x.ndim == 2 + len(shape) and all(size in (None, n) for size, n in zip(shape, x.shape[2:], strict=False))
+    found = f"{name} is {x.dtype}{list(x.shape)}; this model reads"
+    if V is None:
+        if not fits or x.dtype.kind != "f":
+            raise InputError(f"{found} numbers ({sizes}), features last")
+        return x.astype(dtype)
+    if not fits or x.dtype.kind not in "iu" or (x.size and not 0 <= x.min() <= x.max() < V):
+        raise InputError(f"{found} symbols, whole numbers ({sizes}) from 0 to {V - 1}")
+    return x.astype(np.int64)
 
 
 def _lengths(lengths: ArrayLike | None, B: int, T: int, name: str = "lengths") -> Array:

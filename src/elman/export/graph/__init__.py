@@ -4,19 +4,22 @@
 
 x (B, T, D), or the numbers of symbols (B, T), with any B and T; lengths (B,); y is zero past them, as in `Core.scan`.
 One step is described as it is to a stream (kernels/builder.py), recorded (recorder.py) and laid out over time
-(loops.py): only what waits for the state is in a loop.
+(loops.py): only what waits for the state is in a loop. A translator is two graphs: what the encoder puts out is what
+the decoder reads.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from elman import __version__
 from elman import state as states
+from elman.compose.attention import Decoder
 from elman.core import Core
 from elman.errors import FileError, InputError, MissingExtraError
 from elman.files import artifact
@@ -25,6 +28,15 @@ from elman.onnx import FORMAT, KEY
 from elman.options import ending, whole
 from elman.tasks.hmm.predictor import HiddenMarkovPredictor
 from elman.tasks.predictor import Predictor
+from elman.tasks.translate.model import Translator
+from elman.tasks.translate.seq2seq import EncoderDecoder
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from elman.export.graph import model
+
+PARTS = ("encoder", "decoder")  # of a translator: book.onnx is book.encoder.onnx and book.decoder.onnx
 
 
 def onnx(
@@ -46,7 +58,12 @@ def onnx(
     ((1, 5, 4), ['state.h'])
     """
     out = Path(path)
-    _check_path(out)
+    ending("the path", str(out), (".onnx",))
+    network = source.model if isinstance(source, Translator) else source
+    names = [f"{out.stem}.{part}.onnx" for part in PARTS] if isinstance(network, EncoderDecoder) else [out.name]
+    paths = [out.with_name(name) for name in names]
+    for each in paths:
+        _check_free(each)
     try:
         import onnx as package
 
@@ -56,24 +73,36 @@ def onnx(
     newest = package.defs.onnx_opset_version()
     version = model.NEWEST if opset is None else whole("opset", opset, least=model.LEAST, most=newest)
     options = model.Options(pack_state, with_reset, version)
-    made, about = model.graph(*_parts(source), options)
-    noted = {"format": FORMAT, "elman": __version__, "onnx": package.__version__, **_identity(source), **about}
-    package.helper.set_model_props(made, {KEY: json.dumps(noted, ensure_ascii=False)})
-    package.checker.check_model(made, full_check=True)
-    data = made.SerializeToString()
-    try:
-        artifact.replace(out, lambda new: _write(new, data))
-    except OSError as error:
-        raise FileError(f"cannot write {out}: {error}. Free some space, or choose another file.") from error
-    return [out]
+    if isinstance(network, EncoderDecoder):
+        graphs = _translator(network, options)
+    else:
+        graphs = [model.graph(*_parts(source), options)]
+    noted = {"format": FORMAT, "elman": __version__, "onnx": package.__version__, **_identity(source)}
+    if isinstance(source, Translator):
+        noted["banned"] = list(source.banned_symbols)
+    files = {}
+    for each, (made, about) in zip(paths, graphs, strict=True):
+        package.helper.set_model_props(made, {KEY: json.dumps({**noted, **about}, ensure_ascii=False)})
+        package.checker.check_model(made, full_check=True)
+        files[each] = made.SerializeToString()
+    _write(files)
+    return paths
 
 
-def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
+def _write(files: dict[Path, bytes]) -> None:
+    """All of them, or none."""
+    written: list[Path] = []
+    for path, data in files.items():
+        try:
+            artifact.replace(path, lambda new, data=data: new.write_bytes(data))  # type: ignore[misc]
+        except OSError as error:
+            for each in written:
+                each.unlink()
+            raise FileError(f"cannot write {path}: {error}. Free some space, or choose another file.") from error
+        written.append(path)
 
 
-def _check_path(path: Path) -> None:
-    ending("the path", str(path), (".onnx",))
+def _check_free(path: Path) -> None:
     if path.exists():
         raise InputError(f"{path} exists; choose another name, or delete it")
     if not path.parent.is_dir():
@@ -93,6 +122,19 @@ def _parts(source: object) -> tuple[Core, nn.Module | None, nn.Module | None]:
         f"a {type(module).__name__} cannot be exported to ONNX; a Core can, and a SequenceModel: an embedding, a core "
         "and a read-out"
     )
+
+
+def _translator(network: EncoderDecoder, options: model.Options) -> list[tuple[ModelProto, dict[str, Any]]]:
+    """The graphs of both parts, in their order."""
+    from elman.export.graph import encoder, model
+
+    if options.with_reset:
+        raise InputError("with_reset is not for translators: each begins with its source, and a reset would forget it")
+    core = network.decoder
+    if isinstance(core, Decoder):  # the graph reads whatever memory it is given
+        core = core.given(torch.zeros(1, 1, core.memory_size))
+    made, about = model.graph(core, network.target, network.readout, options)
+    return [encoder.graph(network, about, options), (made, {"part": "decoder", **about})]
 
 
 def _identity(source: object) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -31,6 +32,8 @@ from elman.state import REAL
 from elman.tasks.tag.word_features import SentenceEmbedding
 
 Content = dict[str, Any]
+Infos = list[onnx.ValueInfoProto]
+Branch = tuple[Graph, Sequence[str]]  # and the names of what it gives
 LEAST, NEWEST = 18, 26  # versions of ONNX's operations: what the graphs need, and what ONNX Runtime 1.31 runs
 
 
@@ -50,17 +53,24 @@ def graph(
     if isinstance(core, Covering):
         raise InputError("Covering cannot be exported: its state grows with the memory; export core.decoder.given(...)")
     record = Recorder(dtype_of(core), native=not options.with_reset)
-    try:
+    with refusing(core):
         y = core.describe_step(record, _embedded(record, embed, core.input_size), leaves_of(record, core))
         columns, y = _outputs(record, readout, y)
+    assembly = _Assembly(record, options, core.causal)
+    return assembly.model(y), {**assembly.about(columns), "chain": _chain(readout)}
+
+
+@contextmanager
+def refusing(core: Core) -> Iterator[None]:
+    """What cannot be described is refused, in the words of those who export."""
+    try:
+        yield
     except Unstreamable as error:
         raise InputError(
             f"{type(core).__name__} cannot be exported: {error}. What `Stream` can describe can be: the cells, "
             "combinators and read-outs of elman, and cells of your own whose step has the operations of "
             "elman/kernels/trace.py."
         ) from error
-    assembly = _Assembly(record, options, core.causal)
-    return assembly.model(y), {**assembly.about(columns), "chain": _chain(readout)}
 
 
 def dtype_of(core: Core) -> torch.dtype:
@@ -113,6 +123,32 @@ def _chain(readout: nn.Module | None) -> Content | None:
     return {name: values.detach().tolist() for name, values in scores.items()}
 
 
+def conditional(
+    store: Store, inputs: Infos, outputs: Infos, full: Branch, empty: Branch, opset: int
+) -> onnx.ModelProto:
+    """A graph that does one thing if x has any numbers, and another with nothing."""
+    chosen = Graph(store, 2)
+    some = chosen.add("Greater", chosen.add("Size", "x"), store.array(np.asarray(0, np.int64)))
+    branches = {"then_branch": _branch("full", *full, outputs), "else_branch": _branch("empty", *empty, outputs)}
+    choice = helper.make_node("If", [some], [output.name for output in outputs], **branches)
+    graph = helper.make_graph([*chosen.nodes, choice], "elman", inputs, outputs, store.initializers)
+    opsets = [helper.make_opsetid("", opset)]
+    model = helper.make_model(graph, producer_name="elman", opset_imports=opsets)
+    model.ir_version = min(model.ir_version, helper.find_min_ir_version_for(opsets))
+    return model
+
+
+def _branch(name: str, g: Graph, values: Sequence[str], outputs: Infos) -> onnx.GraphProto:
+    """A graph that gives the outputs, under names of its own."""
+    own = [g.add("Identity", value) for value in values]
+    infos = []
+    for output, value in zip(outputs, own, strict=True):
+        infos.append(onnx.ValueInfoProto())
+        infos[-1].CopyFrom(output)
+        infos[-1].name = value
+    return helper.make_graph(g.nodes, name, [], infos)
+
+
 class _Assembly:
     """The inputs and outputs of a graph around what a record says."""
 
@@ -126,17 +162,9 @@ class _Assembly:
 
     def model(self, y: Slot) -> onnx.ModelProto:
         full, empty = self._branches(y)
-        chosen = Graph(self.store, 2)
-        some = chosen.add("Greater", chosen.add("Size", "x"), chosen.store.array(np.asarray(0, np.int64)))
-        names = [output.name for output in self.outputs]
-        choice = helper.make_node("If", [some], names, then_branch=full, else_branch=empty)
-        graph = helper.make_graph([*chosen.nodes, choice], "elman", self.inputs, self.outputs, self.store.initializers)
-        opsets = [helper.make_opsetid("", self.options.opset)]
-        model = helper.make_model(graph, producer_name="elman", opset_imports=opsets)
-        model.ir_version = min(model.ir_version, helper.find_min_ir_version_for(opsets))
-        return model
+        return conditional(self.store, self.inputs, self.outputs, full, empty, self.options.opset)
 
-    def _branches(self, y: Slot) -> tuple[onnx.GraphProto, onnx.GraphProto]:
+    def _branches(self, y: Slot) -> tuple[Branch, Branch]:
         """What is done with sequences, and with nothing, over which ONNX Runtime runs no loop: the state stays."""
         record = self.record
         float_type = helper.np_dtype_to_tensor_dtype(self.store.dtype)
@@ -167,17 +195,7 @@ class _Assembly:
         for after, before in self._after(g):
             full.append(after)
             empty.append(nothing.add("Identity", before))
-        return self._branch("full", g, full), self._branch("empty", nothing, empty)
-
-    def _branch(self, name: str, g: Graph, values: Sequence[str]) -> onnx.GraphProto:
-        """A graph that gives the outputs, under names of its own."""
-        own = [g.add("Identity", value) for value in values]
-        infos = []
-        for output, value in zip(self.outputs, own, strict=True):
-            infos.append(onnx.ValueInfoProto())
-            infos[-1].CopyFrom(output)
-            infos[-1].name = value
-        return helper.make_graph(g.nodes, name, [], infos)
+        return (g, full), (nothing, empty)
 
     def _read(self, each: Input) -> str:
         dtype = self.store.dtype if each.symbols is None else np.dtype(np.int64)

@@ -301,14 +301,14 @@ class Translator(Predictor[EncoderDecoder]):
         return beam(
             model, state, torch.full((len(sizes),), BOUNDARY), num_beams=search.num_beams,
             max_new_tokens=most, min_new_tokens=least, length_penalty=search.length_penalty,
-            banned=self._banned_symbols, prefixes=prefixes, bonus=bonus,
+            banned=self.banned_symbols, prefixes=prefixes, bonus=bonus,
         )  # fmt: skip
 
     def _sample(
         self, model: SequenceModel, state: State, sizes: list[int], prefixes: list[list[int]], sampling: Sampling,
         seeds: range, limits: Search,
     ) -> list[list[Hypothesis]]:  # fmt: skip
-        N, settings = len(seeds), replace(sampling, banned=self._banned_symbols)
+        N, settings = len(seeds), replace(sampling, banned=self.banned_symbols)
         drawn = torch.tensor([[seed, 0] for _ in sizes for seed in seeds])
         least, most = limits.limits([n for n in sizes for _ in seeds])
         results = sample(
@@ -318,7 +318,8 @@ class Translator(Predictor[EncoderDecoder]):
         return [results[i : i + N] for i in range(0, len(results), N)]
 
     @property
-    def _banned_symbols(self) -> tuple[int, ...]:
+    def banned_symbols(self) -> tuple[int, ...]:
+        """What no translation has: the symbol for all that is unknown."""
         unknown = self.symbols.target.unknown
         return () if unknown is None else (unknown,)
 
