@@ -13,6 +13,7 @@ import torch
 import elman
 from elman.errors import FileError, InputError
 from elman.onnx import Session
+from elman.tasks.translate.seq2seq import EncoderDecoder
 
 pytest.importorskip("onnxruntime")
 
@@ -97,7 +98,10 @@ def test_what_reads_the_future_has_no_state(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_needs_no_torch(paths: list[Path]) -> None:
+def test_it_needs_no_torch(paths: list[Path], tmp_path: Path) -> None:
+    source, target = elman.Embedding(5, 3), elman.Embedding(6, 2)
+    network = EncoderDecoder(source, elman.cell("gru", 3, 4), target, elman.cell("gru", 2, 4), elman.Softmax(4, 6))
+    encoder, decoder = elman.export.onnx(network, tmp_path / "a.onnx")
     script = f"""
 import sys
 sys.modules["torch"] = sys.modules["safetensors"] = sys.modules["onnx"] = None
@@ -105,6 +109,7 @@ import numpy as np, elman
 session = elman.onnx.Session({str(paths[0])!r})
 y, state = session.step(np.ones((2, 3), np.float32), session.init_state(2))
 print(y.shape, session.repeat(session.take(state, [0]), 3))
+print(len(elman.onnx.Translator({str(encoder)!r}, {str(decoder)!r}).translate([[1, 2], [3]])))
 """
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
-    assert done.stdout == "(2, 4) State(state.h [3, 4], state.c [3, 4])\n"
+    assert done.stdout == "(2, 4) State(state.h [3, 4], state.c [3, 4])\n2\n"

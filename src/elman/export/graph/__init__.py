@@ -119,8 +119,8 @@ def _parts(source: object) -> tuple[Core, nn.Module | None, nn.Module | None]:
     if isinstance(module, SequenceModel):
         return module.core, module.embed, module.readout
     raise InputError(
-        f"a {type(module).__name__} cannot be exported to ONNX; a Core can, and a SequenceModel: an embedding, a core "
-        "and a read-out"
+        f"a {type(module).__name__} cannot be exported to ONNX; a Core can, a SequenceModel (an embedding, a core and "
+        "a read-out), an EncoderDecoder, and a decoder with a memory: decoder.given(memory)"
     )
 
 
