@@ -79,7 +79,7 @@ def proposed(line: str) -> list[str] | None:
         ("elman inspect 'runs/my tags' --against ru", ["runs/my tags"]),
         ("elman compare 'runs/my tags' ", ["runs/my tags"]),
         ("elman export ", ["runs/my tags"]),
-        ("elman export 'runs/my tags' --to ", ["onnx"]),
+        ("elman export 'runs/my tags' --to ", ["onnx", "c", "wasm", "html"]),
         ("elman export 'runs/my tags' --pac", ["--pack_state"]),
         ("elman laws lstm l", ["lstm", "lru"]),
         ("elman laws --kernels r", ["reference"]),
