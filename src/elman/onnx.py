@@ -320,8 +320,9 @@ def _read(wanted: dict[str, Any], x: Array, dtype: Any) -> Array:
         if not fits or x.dtype.kind != "f":
             raise InputError(f"{found} numbers ({sizes}), features last")
         return x.astype(dtype)
-    if not fits or x.dtype.kind not in "iu" or (x.size and not 0 <= x.min() <= x.max() < V):
-        raise InputError(f"{found} symbols, whole numbers ({sizes}) from 0 to {V - 1}")
+    if not fits or x.dtype.kind not in "iu" or bool(((x < 0) | (x >= np.asarray(V))).any()):
+        most = " or ".join(str(each - 1) for each in (V if isinstance(V, list) else [V]))  # column by column
+        raise InputError(f"{found} symbols, whole numbers ({sizes}) from 0 to {most}")
     return x.astype(np.int64)
 
 

@@ -15,7 +15,8 @@ from elman.core import Core
 from elman.errors import InputError
 from elman.onnx import Session
 from elman.tasks.tag.data import Sentence
-from elman.tasks.tag.lexicon import collate
+from elman.tasks.tag.lexicon import Written, collate
+from elman.tasks.tag.word_features import Characters, SentenceEmbedding, WordEmbedding
 
 onnx = pytest.importorskip("onnx")
 RUNS = Path(__file__).parent.parent / "versions" / "867694c" / "runs"
@@ -70,6 +71,28 @@ def test_a_tagger_finds_the_same_tags(tmp_path: Path) -> None:
     assert session.best_path(y, lengths.numpy()).tolist() == chain.best_path().tolist()
 
 
+def test_features_of_words_have_symbols_of_their_own(tmp_path: Path) -> None:
+    """Two columns of 3 and 9 symbols beside words, case and characters."""
+    torch.manual_seed(0)
+    features, characters = [elman.Embedding(3, 2), elman.Embedding(9, 2)], Characters(6, "gru", 4, 3)
+    embed = SentenceEmbedding(WordEmbedding(5, 2), elman.Embedding(4, 2), features, characters)
+    model = elman.SequenceModel(embed, elman.cell("gru", embed.output_size, 4), elman.Softmax(4, 3)).eval()
+    session = exported(model, tmp_path)
+    assert [each["symbols"] for each in session.about["inputs"][:3]] == [5, 4, [3, 9]]
+    x = Written(
+        torch.tensor([[1, 4], [2, 0]]), torch.tensor([[0, 3], [1, 1]]),
+        torch.tensor([[[2, 8], [0, 5]], [[1, 3], [0, 0]]]),
+        torch.randint(0, 6, (2, 2, 4)), torch.tensor([[4, 1], [0, 2]]),
+    )  # fmt: skip
+    names = {"words": "x"}
+    given = {names.get(name, name): part.numpy() for name, part in x._asdict().items()}
+    with torch.no_grad():
+        wanted = model.scan(x)[0].logits.numpy()
+    assert np.abs(session.scan(given)[0] - wanted).max() < 1e-5
+    with pytest.raises(InputError, match=r"features is .* symbols, whole numbers \(B, T, 2\) from 0 to 2 or 8"):
+        session.scan({**given, "features": given["features"][..., ::-1]})
+
+
 def test_a_forecaster_gives_the_parameters_of_its_distribution(tmp_path: Path) -> None:
     model = elman.load(RUNS / "forecast").model
     session = exported(model, tmp_path)
@@ -98,6 +121,16 @@ def test_a_hidden_markov_model_filters(name: str, tmp_path: Path) -> None:
     assert np.allclose(state["state.p"], last.p.numpy(), atol=1e-9)
 
 
+@pytest.mark.parametrize("name", ["BernoulliHMM", "PoissonHMM"])
+def test_an_emission_that_is_certain_is_refused(name: str, tmp_path: Path) -> None:
+    """0 times the logarithm of 0 would make what is not a number of every sequence."""
+    X = np.stack([np.zeros(50), np.arange(50) % 2], 1)
+    model = getattr(elman.hmm, name)(n_components=1, n_iter=5, tol=1e9, random_state=0).fit(X)
+    with pytest.raises(InputError, match="an emission with a probability or a rate of zero"):
+        exported(model, tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
 def test_every_kind_of_covariance(kind: str, tmp_path: Path) -> None:
     X = np.random.default_rng(0).normal(size=(300, 3)) + np.arange(300)[:, None] % 2
@@ -120,6 +153,23 @@ def test_one_tensor_holds_the_whole_state(tmp_path: Path) -> None:
     flat = [states.leaves(last)[0]]
     assert np.allclose(state["state"][:, :8], torch.view_as_real(flat[0]).flatten(1).numpy(), atol=1e-5)
     assert state["state"].dtype == np.float64  # as wide as the sums of the pool
+
+
+@pytest.mark.parametrize("pack_state", [False, True])
+def test_a_session_begins_where_the_core_does(pack_state: bool, tmp_path: Path) -> None:
+    """At numbers that were learned, and at infinities, which are words in JSON."""
+    torch.manual_seed(0)
+    learned = elman.LearnedStart(elman.Stack(elman.cell("lstm", 3, 4), elman.cell("lru", 4, 4)))
+    nn.init.normal_(learned.initial_state)
+    core = elman.Stack(learned, elman.cell("mlstm", 4, 4), elman.Pool("max", 4))
+    session = exported(core, tmp_path, pack_state=pack_state)
+    wanted = [torch.view_as_real(v) if v.is_complex() else v for v in states.leaves(states.detach(core.init_state(2)))]
+    if pack_state:
+        wanted = [torch.cat([leaf.flatten(1) for leaf in wanted], 1)]
+    found = list(session.init_state(2).values())
+    assert any(bool(leaf.isinf().any()) for leaf in wanted)
+    for leaf, array in zip(wanted, found, strict=True):
+        assert np.array_equal(array, leaf.numpy()) and array.dtype == leaf.numpy().dtype
 
 
 @pytest.mark.parametrize("cell", ["elman", "gru", "lstm"])
@@ -207,8 +257,13 @@ def test_what_cannot_be_exported_says_so_in_a_line_and_writes_nothing(
 
 
 def test_targets_refuse_options_of_others(tmp_path: Path) -> None:
+    core = elman.cell("gru", 3, 3)
     with pytest.raises(elman.ElmanError, match="unknown target 'onxx'"):
-        elman.export.write(elman.cell("gru", 3, 3), "onxx", tmp_path / "a")
+        elman.export.write(core, "onxx", tmp_path / "a")
+    for to, option in (("onnx", {"weights": "int8"}), ("onnx", {"name": "gru"}), ("c", {"pack_state": True})):
+        with pytest.raises(InputError, match=f"{next(iter(option))} is not an option of {to}, which has"):
+            elman.export.write(core, to, tmp_path / "a.onnx", **option)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_the_default_opset_is_the_newest_that_onnx_runtime_runs(tmp_path: Path) -> None:

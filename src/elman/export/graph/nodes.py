@@ -42,7 +42,8 @@ class Store:
         key = b"%s %s %s" % (values.dtype.str.encode(), repr(values.shape).encode(), values.tobytes())
         if key not in self._names:
             self._names[key] = self.name("array")
-            self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(values), self._names[key]))
+            contiguous = np.asarray(values, order="C")  # ascontiguousarray would give a number an axis
+            self.initializers.append(numpy_helper.from_array(contiguous, self._names[key]))
         return self._names[key]
 
 

@@ -23,11 +23,11 @@ class Operation:
 
 @dataclass(frozen=True)
 class Input:
-    """An input of the graph, (B, T, *shape): numbers, or whole numbers below `symbols`."""
+    """An input of the graph, (B, T, *shape): numbers, or whole numbers below `symbols`, which may differ by column."""
 
     name: str
     shape: tuple[int | None, ...] = ()  # None where it is free
-    symbols: int | None = None
+    symbols: int | tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

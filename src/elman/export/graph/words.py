@@ -39,7 +39,7 @@ def _features(record: Recorder, embed: SentenceEmbedding) -> Slot:
         rows = [g.add("Gather", g.array(t), column, axis=0) for t, column in zip(tables, columns, strict=True)]
         return g.add("Concat", *rows, axis=-1)
 
-    inputs = [Input("features", (len(tables),), min(len(table) for table in tables))]
+    inputs = [Input("features", (len(tables),), tuple(len(table) for table in tables))]
     return record.read(inputs, sum(table.shape[1] for table in tables), make)
 
 
