@@ -57,6 +57,20 @@ def test_the_state_has_a_fixed_size() -> None:
     assert len(sizes) == 1
 
 
+@pytest.mark.parametrize("start", [2**23 - 20, 2**24 - 30])
+def test_a_ring_turns_for_ever(start: int) -> None:
+    """Beyond what float32 can count to: the same as if fewer inputs had come by whole rounds."""
+    torch.manual_seed(0)
+    core, x = LocalAttention(8, 8, heads=2, window=3), torch.randn(2, 40, 8)
+    state = core.scan(x[:, :10])[1]
+    late = state._replace(t=state.t + start // 3 * 3)
+    y, last = core.scan(x[:, 10:], late)
+    wanted, same = core.scan(x[:, 10:], state)
+    assert torch.equal(y, wanted) and torch.equal(last.keys, same.keys) and torch.equal(last.values, same.values)
+    assert bool((last.t % 3 == same.t % 3).all()) and last.t.max() < 2**24
+
+
 def test_an_odd_number_of_turned_columns_is_refused() -> None:
-    with pytest.raises(ElmanError, match="rotary is 3"):
-        LocalAttention(8, 8, heads=2, window=3, rotary=3)
+    for rotary in (3, 6):  # of heads of 4 columns
+        with pytest.raises(ElmanError, match=f"rotary is {rotary}"):
+            LocalAttention(8, 8, heads=2, window=3, rotary=rotary)

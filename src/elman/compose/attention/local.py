@@ -7,7 +7,8 @@
 
 theta_i = 10000^(-2 i / R): column i is turned with column i + R / 2. The last W keys and values are in a ring, the t-th
 at t mod W: each step writes one of them, and reads all in the order in which they lie there. How many inputs came is
-part of the state, and so is how far they are turned, h = exp(i t theta) - 1.
+part of the state, and so is how far they are turned, h = exp(i t theta) - 1. Float32 cannot count beyond 2^24, where
+the ring would stand still: a count that comes near it goes back by whole rounds.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ from elman.errors import InputError
 from elman.lengths import zero_past
 from elman.options import whole
 
+MOST = 1 << 23  # inputs; a count that would be larger goes back by half of that, in whole rounds
+
 
 class LocalAttentionState(NamedTuple):
     keys: Tensor  # (B, G, W, K), a ring
     values: Tensor  # (B, G, W, K)
-    t: Tensor  # (B, 1), how many inputs came before
+    t: Tensor  # (B, 1), how many inputs came before, up to MOST
     h: Tensor  # (B, R / 2) complex, exp(i t theta) - 1 after t inputs
 
     @property
@@ -129,7 +132,9 @@ class LocalAttention(Core):
         keys, values = torch.where(here, k, ring.keys), torch.where(here, v, ring.values)
         seen = (ring.t[:, 0] + 1).clamp(max=W).long().repeat_interleave(G)
         read, _ = kernels.attend(q.flatten(0, 1), keys.flatten(0, 1), values.flatten(0, 1), seen, None)
-        return read.reshape(B, H * K), _Ring(keys, values, ring.t + 1)
+        t = ring.t + 1
+        t = torch.where(t > max(MOST, 2 * W), t - max(MOST // 2 // W, 1) * W, t)
+        return read.reshape(B, H * K), _Ring(keys, values, t)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, heads={self.heads}, groups={self.groups}, window={self.window}"
