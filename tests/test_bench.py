@@ -12,6 +12,7 @@ from torch import nn
 
 from bench import guard, language_model, limits, tables, turns, with_torch
 from bench.all import PARTS
+from bench.inputs import lengths
 from bench.rows import FAMILIES, Row
 from elman import hmm, kernels
 
@@ -244,6 +245,22 @@ def test_a_row_is_held_against_what_the_machine_does() -> None:
     of_scan = row("sum of arrays of 2,097,152 numbers, 2 threads", 30.0, "GB/s")
     assert limits.share(scan, [scan, of_scan]) == f"25 GB/s; 30 by {of_scan['name']}"
     assert limits.share(row("fit K = 3, 200000 observations", 1.0), [product, of_scan]) == ""
+
+
+def test_work_in_two_directions_and_the_arrays_of_each_scan_are_counted() -> None:
+    ragged = limits.CASES["train ragged bidirectional lstm (32,50,128,128)"]
+    steps = int(lengths(32, 50).sum())
+    assert 32 < steps < 32 * 50
+    assert limits.multiply_adds(ragged) == 2 * 3 * steps * 4 * 128 * (128 + 128)
+    arrays = {  # forward b and h, of a real one a too; then backward h, gy, gb, of a real one a and ga too
+        ("real", "forward"): 3 * 4, ("real", "train"): (3 + 5) * 4,
+        ("complex", "forward"): 2 * 8, ("complex", "train"): (2 + 3) * 8,
+    }  # fmt: skip
+    scans = [case for case in limits.CASES.values() if case["family"] == "scan"]
+    assert {(case["number"], case["mode"]) for case in scans} == {*arrays}
+    for case in scans:
+        numbers = case["B"] * case["T"] * case["C"]
+        assert limits.bytes_moved(case) == arrays[case["number"], case["mode"]] * numbers
 
 
 def test_the_page_on_other_libraries_shows_the_programs_that_were_run() -> None:

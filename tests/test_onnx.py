@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,73 @@ def test_wrong_wiring_is_refused_in_a_sentence(session: Session, call: object, m
         call(session)
 
 
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Session:
+    """A model of five symbols, whose file has resets."""
+    torch.manual_seed(0)
+    net = elman.SequenceModel(elman.Embedding(5, 3), elman.cell("lstm", 3, 4), elman.Softmax(4, 5))
+    return Session(elman.export.onnx(net, tmp_path_factory.mktemp("onnx") / "a.onnx", with_reset=True)[0])
+
+
+def wider(session: Session) -> object:
+    state = session.init_state(1)
+    return elman.onnx.State({name: leaf.astype(np.float64) for name, leaf in state.items()}, state.fingerprint)
+
+
+SYMBOLS = np.array([[0, 4]])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s: s.scan(SYMBOLS + 1), r"x is int64\[1, 2\]; this model reads symbols, .* from 0 to 4"),
+        (lambda s: s.scan(SYMBOLS - 1), "from 0 to 4"),
+        (lambda s: s.scan(SYMBOLS.astype(np.float32)), "from 0 to 4"),
+        (lambda s: s.scan(SYMBOLS, lengths=[-1]), r"lengths is \[-1\]"),
+        (lambda s: s.scan(SYMBOLS, lengths=[1.0]), r"lengths is \[1.0\]"),
+        (lambda s: s.scan(SYMBOLS, reset=[[0, 1]]), r"reset is int64\[1, 2\]; it must be bool\[1, 2\]"),
+        (lambda s: s.scan(SYMBOLS, reset=[True, False]), r"reset is bool\[2\]"),
+        (lambda s: s.scan(SYMBOLS, wider(s)), r"state.h is float64\[1, 4\]; .* must be float32"),
+    ],
+)  # fmt: skip
+def test_wrong_symbols_lengths_and_resets_are_refused(reader: Session, call: object, message: str) -> None:
+    assert reader.scan(SYMBOLS)[0].shape == (1, 2, 5) and reader.scan(np.zeros((0, 2), np.int64))[0].shape == (0, 2, 5)
+    with pytest.raises(InputError, match=message):
+        call(reader)
+
+
+def test_features_of_another_width_are_refused(session: Session) -> None:
+    with pytest.raises(InputError, match=r"x is float32\[1, 2, 4\]; this model reads numbers \(B, T, 3\)"):
+        session.scan(np.zeros((1, 2, 4), np.float32))
+
+
+def test_a_file_of_another_format_is_refused(paths: list[Path], tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    made = onnx.load(paths[0])
+    [about] = (each for each in made.metadata_props if each.key == "elman")
+    about.value = about.value.replace("elman-onnx-1", "elman-onnx-2")
+    onnx.save(made, tmp_path / "later.onnx")
+    with pytest.raises(FileError, match="has the format 'elman-onnx-2'; this version reads 'elman-onnx-1'"):
+        Session(tmp_path / "later.onnx")
+
+
+def test_the_best_path_is_the_best_of_all(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every path tried, of rows of each length; what begins and ends it counts too."""
+    draw = np.random.default_rng(0)
+    chain = {name: draw.normal(size=n).tolist() for name, n in (("start", 3), ("stop", 3), ("transition", (3, 3)))}
+    start, stop, S = (np.array(chain[name]) for name in ("start", "stop", "transition"))
+    monkeypatch.setitem(session.about, "chain", chain)
+    y, lengths = draw.normal(size=(40, 4, 3)), np.arange(40) % 5
+    for row, n, found in zip(y, lengths, session.best_path(y, lengths), strict=True):
+
+        def score(path: tuple[int, ...], row: np.ndarray = row) -> float:
+            pairs = sum(S[a, b] for a, b in itertools.pairwise(path))
+            return float(start[path[0]] + row[range(len(path)), path].sum() + pairs + stop[path[-1]])
+
+        wanted = max(itertools.product(range(3), repeat=int(n)), key=score) if n else ()
+        assert found.tolist() == [*wanted, *[-1] * (4 - n)]
+
+
 def test_a_state_of_another_model_is_refused(paths: list[Path], session: Session) -> None:
     with pytest.raises(InputError, match="the state is of another model"):
         session.scan(X, Session(paths[1]).init_state(1))
@@ -95,6 +163,8 @@ def test_what_reads_the_future_has_no_state(tmp_path: Path) -> None:
     assert session.scan(X)[0].shape == (1, 2, 8) and not session.scan(X)[1]
     with pytest.raises(InputError, match="reads the future, so it has no step"):
         session.step(X[:, 0], session.scan(X)[1])
+    with pytest.raises(InputError, match="reads the future, so it has no state"):
+        session.scan(X, session.scan(X)[1])
 
 
 @pytest.mark.slow

@@ -10,11 +10,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from elman.cli import main
+from elman.online.session import Session
 
 
 def rows(n: int) -> list[str]:
@@ -42,7 +44,9 @@ def test_it_writes_a_line_for_each_row_and_continues_to_the_same_bytes(
     a, b = (tmp_path / name / "learner" / "state.safetensors" for name in "ab")
     assert a.read_bytes() == b.read_bytes()
     look = feed(monkeypatch, capsys, rows(41)[40:], str(tmp_path / "a"))
-    assert abs(look[0]["prediction"] - 1.0) < 6 and a.read_bytes() == b.read_bytes()
+    assert look[0]["row"] is None and a.read_bytes() == b.read_bytes()
+    learned = feed(monkeypatch, capsys, rows(41), str(tmp_path / "b"), "--learn", "--replay")
+    assert [line["prediction"] for line in look] == [line["prediction"] for line in learned] != [0.0]
 
 
 def test_every_task_reads_its_rows(
@@ -91,6 +95,107 @@ def test_bad_rows_are_named(
         monkeypatch.setattr("sys.stdin", io.StringIO(line + "\n"))
         assert main(["stream", str(tmp_path / "r"), *REGRESS]) == 2
         assert said in capsys.readouterr().err
+
+
+class Lines:
+    """Standard input, which does something before it gives one of its lines."""
+
+    def __init__(self, lines: list[str], at: int, then: Callable[[], object]) -> None:
+        self.lines, self.at, self.then = lines, at, then
+
+    def __iter__(self) -> Iterator[str]:
+        for count, line in enumerate(self.lines):
+            if count == self.at:
+                self.then()
+            yield line
+
+
+def saved(folder: Path) -> int:
+    """The rows that the learner in a folder has seen."""
+    return Session.open(folder, {}, learns=False).rows
+
+
+def test_the_state_is_written_every_so_many_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found: list[int] = []
+    monkeypatch.setattr("sys.stdin", Lines(rows(12), 11, lambda: found.append(saved(tmp_path / "a"))))
+    assert main(["stream", str(tmp_path / "a"), *REGRESS, "--save_every", "4"]) == 0
+    assert found == [8] and saved(tmp_path / "a") == 12 and capsys.readouterr().out.count("\n") == 12
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_signal_ends_it_after_the_row_that_it_is_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: int, busy: bool
+) -> None:
+    """While a row is awaited, or while the third is learned: three rows are written, learned and saved."""
+    learn, before = Session.row, signal.getsignal(kind)
+
+    def interrupted(session: Session, row: dict) -> dict:
+        if session.rows == 2:
+            signal.raise_signal(kind)
+        return learn(session, row)
+
+    if busy:
+        monkeypatch.setattr(Session, "row", interrupted)
+    monkeypatch.setattr("sys.stdin", Lines(rows(9), 9 if busy else 3, lambda: signal.raise_signal(kind)))
+    assert main(["stream", str(tmp_path / "a"), *REGRESS]) == 0
+    assert capsys.readouterr().out.count("\n") == 3 and saved(tmp_path / "a") == 3
+    assert signal.getsignal(kind) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--size", "8"), "--size is 8, and of the learner in this folder 4"),
+        (("--target", "z"), "--target is 'z', and of the learner in this folder 'y'"),
+        (("--task", "classify"), "--task is 'classify'"),
+    ],
+)
+def test_a_learner_that_is_there_is_not_another(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    feed(monkeypatch, capsys, rows(2), str(tmp_path / "a"), *REGRESS)
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(rows(3))))
+    assert main(["stream", str(tmp_path / "a"), "--learn", *words]) == 2
+    assert said in capsys.readouterr().err and saved(tmp_path / "a") == 2
+
+
+def test_rows_without_a_target_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else --replay would learn some rows twice."""
+    lines = [*rows(4), '{"t": 1}\n', '{"t": 2, "y": null}\n', *rows(4)]
+    whole = feed(monkeypatch, capsys, lines, str(tmp_path / "a"), *REGRESS)
+    first = feed(monkeypatch, capsys, lines[:7], str(tmp_path / "b"), *REGRESS)
+    again = feed(monkeypatch, capsys, lines, str(tmp_path / "b"), "--learn", "--replay")
+    assert first + again == whole and [line["row"] for line in whole] == list(range(1, 11))
+
+
+def test_an_empty_cell_of_csv_is_a_number_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["a,b,y\n", "1,2,3\n", "1,,4\n", "1,2, \n", "1\n", "2,2,5\n"]
+    said = feed(monkeypatch, capsys, lines, str(tmp_path / "a"), *REGRESS, "--format", "csv")
+    assert [line["row"] for line in said] == [1, 2, 3, 4, 5]
+    given = [{"a": 1, "b": 2, "y": 3}, {"a": 1, "y": 4}, {"a": 1, "b": 2}, {"a": 1}, {"a": 2, "b": 2, "y": 5}]
+    same = [f"{json.dumps(row)}\n" for row in given]
+    assert feed(monkeypatch, capsys, same, str(tmp_path / "b"), *REGRESS) == said
+
+
+def test_a_row_is_predicted_before_its_target_is_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert feed(monkeypatch, capsys, rows(1), str(tmp_path / "r"), *REGRESS)[0]["prediction"] == 0.0
+    labels = [json.dumps({"x": t, "y": label}) + "\n" for t, label in enumerate("aab")]
+    said = feed(monkeypatch, capsys, labels, str(tmp_path / "c"), "--learn", "--task", "classify", "--size", "4")
+    assert [[*line["probabilities"]] for line in said] == [[], ["a"], ["a"]]
+    assert [line["prediction"] for line in said] == [None, "a", "a"]
 
 
 @pytest.mark.slow

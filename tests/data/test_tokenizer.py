@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -69,6 +70,19 @@ def test_a_text_comes_back_whole_and_piece_by_piece(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", range(3))
+def test_a_text_goes_on_where_it_was_cut(number: int) -> None:
+    """At every token: with the spaces between, and characters of several tokens whole."""
+    symbols, text = all_kinds()[number], "the thin 日本 🙂 thread"
+    ids = symbols.encode(text).tolist()
+    assert "".join(symbols.spell(ids)) == text
+    for cut in range(len(ids) + 1):
+        before = symbols.decode(ids[:cut])
+        if "\ufffd" not in before:
+            decoder = symbols.decoder(before)
+            assert before + "".join(map(decoder.push, ids[cut:])) == text, cut
+
+
+@pytest.mark.parametrize("number", range(3))
 def test_it_comes_back_from_json(number: int) -> None:
     symbols = all_kinds()[number]
     again = vocabulary.from_json(symbols.to_json())
@@ -84,6 +98,40 @@ def test_a_text_in_pieces_has_the_symbols_of_the_whole(number: int) -> None:
         pieces = [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
         parts = [symbols.encode(piece) for piece in vocabulary.rejoin(pieces, symbols.cut)]
         assert np.array_equal(np.concatenate(parts), symbols.encode(text))
+
+
+def changed(**parts: dict | None) -> Tokenizer:
+    """That of GPT-2 with other first steps."""
+    return Tokenizer(json.dumps({**json.loads(byte_level()), **parts}), 310, 1)
+
+
+LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+SPLIT = {"type": "Split", "pattern": {"Regex": " ?[^ ]+"}, "behavior": "Isolated", "invert": False}
+WHOLE = {**LEVEL, "use_regex": False}
+
+
+def test_it_is_cut_where_its_first_step_splits_it_and_changes_nothing() -> None:
+    for parts in (
+        {}, {"normalizer": {"type": "NFC"}}, {"normalizer": None},
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [SPLIT, WHOLE]}},
+    ):  # fmt: skip
+        assert changed(**parts).cut("the thin") == vocabulary.cut_at_spaces("the thin") > 0, parts
+    for parts in (
+        {"normalizer": {"type": "Strip", "strip_left": True, "strip_right": True}},
+        {"normalizer": {"type": "Lowercase"}},
+        {"pre_tokenizer": {**LEVEL, "add_prefix_space": True}},
+        {"pre_tokenizer": WHOLE},
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [WHOLE, SPLIT]}},
+        {"pre_tokenizer": None},
+    ):
+        assert changed(**parts).cut("the thin") == 0, parts
+
+
+def test_bytes_that_are_no_characters_are_read_where_tokens_are_bytes_and_refused_elsewhere() -> None:
+    text = b"a\xffb".decode(errors="surrogateescape")
+    assert [world().bytes_of(i) for i in world().encode(text)] == [b"a", b"\xff", b"b"]
+    with pytest.raises(InputError, match="bytes that are not UTF-8"):
+        Tokenizer(byte_level(), 310, 1).encode(text)
 
 
 def test_what_ends_a_text_is_the_boundary() -> None:

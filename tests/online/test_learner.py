@@ -178,6 +178,68 @@ def test_adam_is_that_of_torch() -> None:
     torch.testing.assert_close(weights, twin.detach())
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (Optim("sgd", lr=0.1, momentum=0.9, clip_norm=0.0), lambda w: torch.optim.SGD(w, lr=0.1, momentum=0.9)),
+        (
+            Optim(lr=0.1, betas=(0.8, 0.95), weight_decay=0.3, clip_norm=0.0),
+            lambda w: torch.optim.AdamW(w, lr=0.1, betas=(0.8, 0.95), weight_decay=0.3),
+        ),
+    ],
+    ids=["momentum", "weight decay"],
+)
+def test_momentum_and_weight_decay_are_those_of_torch(ours, theirs) -> None:
+    weights = torch.randn(7)
+    twin = nn.Parameter(weights.clone())
+    other, moments = theirs([twin]), ours.init(weights)
+    for t in range(5):
+        twin.grad = torch.randn(7)
+        other.step()
+        weights, moments = ours.update(weights, twin.grad, moments, torch.tensor([t]))
+    torch.testing.assert_close(weights, twin.detach())
+
+
+def test_of_several_rows_the_mean_is_learned_with_a_mask_or_without() -> None:
+    """Two rows that are one twice have the step of that row; by sgd, for adam does not see a factor."""
+    learner = Learner(model(elman.cell("mingru", 3, 4)), optim=Optim("sgd", lr=0.1, clip_norm=0.0))
+    x, y = torch.randn(1, 3, dtype=torch.float64), torch.randn(1, 1, dtype=torch.float64)
+    one = learner.learn(learner.init_state(1), x, y)[1].weights
+    there = torch.tensor([True, True])
+    for mask in ({}, {"valid": there}, {"reset": ~there}):
+        both = learner.learn(learner.init_state(2), x.repeat(2, 1), y.repeat(2, 1), **mask)[1].weights
+        torch.testing.assert_close(both, one)
+    nothing = torch.full_like(x, torch.nan)  # what is no input counts for nothing
+    first = learner.learn(
+        learner.init_state(2), torch.cat([x, nothing]), y.repeat(2, 1), valid=torch.tensor([True, False])
+    )
+    torch.testing.assert_close(first[1].weights, one)
+
+
+def test_where_no_row_is_valid_nothing_moves() -> None:
+    """Neither weights, which adam would move by what it remembers, nor a row that would begin an episode."""
+    learner = Learner(model(elman.cell("mingru", 3, 4)), batch_size=2, optim=Optim(lr=0.1, weight_decay=0.1))
+    x, y = torch.randn(2, 5, 3, dtype=torch.float64), torch.randn(2, 5, 1, dtype=torch.float64)
+    learner.learn_many(x, y)
+    before, nothing = learner.state, torch.tensor([False, False])
+    x = torch.full_like(x, torch.nan)
+    loss, after = learner.learn(before, x[:, 0], y[:, 0], valid=nothing, reset=~nothing)
+    assert not loss.any() and all(map(torch.equal, states.leaves(after), states.leaves(before)))
+
+
+def test_a_reset_leaves_the_random_numbers_of_uoro_where_they_are() -> None:
+    learner = quiet(model(elman.cell("elman", 3, 4)), rule="uoro", batch_size=2, seed=5)
+    x, y = torch.randn(2, 6, 3, dtype=torch.float64), torch.randn(2, 6, 1, dtype=torch.float64)
+    assert learner.state.traces[-1].tolist() == [[5, 0], [6, 0]]
+    learner.learn_many(x, y)
+    draws = learner.state.traces[-1]
+    assert bool((draws[:, 1] > 0).all())
+    state = learner.reset(learner.state, [1])
+    assert torch.equal(state.traces[-1], draws) and not state.traces[0][1].any() and state.traces[0][0].any()
+    again = learner.learn(learner.state, x[:, 0], y[:, 0], reset=torch.tensor([False, True]))[1]
+    assert bool((again.traces[-1][:, 1] > draws[:, 1]).all())
+
+
 def test_the_schedule_and_the_clip_are_what_they_say() -> None:
     at = lambda optim, t: float(optim.rate(torch.tensor([t])))  # noqa: E731
     assert at(Optim(lr=1.0, warmup=4), 0) == 0.25 and at(Optim(lr=1.0, warmup=4), 9) == 1.0

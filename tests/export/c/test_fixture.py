@@ -18,7 +18,9 @@ from elman import export
 from elman import state as states
 from elman.cli import main
 from elman.data import VOCABULARIES
-from elman.errors import InputError, UnknownNameError
+from elman.errors import FileError, InputError, UnknownNameError
+from elman.export.c.module import module_of
+from elman.export.c.write import write_folder
 from elman.tasks.text.lm import LanguageModel, LMModelConfig, build
 
 pytestmark = needs_gcc
@@ -41,7 +43,14 @@ def test_its_own_check_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ran = subprocess.run(["make", "check", "CC=gcc"], cwd=folder, capture_output=True, text=True)
     assert ran.returncode == 0 and ran.stdout.count("all of them the bits of Python") == 2, ran.stdout + ran.stderr
     assert lm.fingerprint in (folder / "book.h").read_text()
-    # And it can fail: with a logarithm of 2 that is another.
+    # And it can fail: of a state that has one other bit; with a logarithm of 2 that is another.
+    check = (folder / "check.c").read_text()
+    left, middle, right = check.partition("after[48] = {\n  0x")
+    assert middle
+    (folder / "check.c").write_text(left + middle + ("1" if right[0] != "1" else "2") + right[1:])
+    ran = subprocess.run(["make", "check", "CC=gcc"], cwd=folder, capture_output=True, text=True)
+    assert ran.returncode != 0 and "the state after them: 1 of 48 numbers differ" in ran.stdout, ran.stdout
+    (folder / "check.c").write_text(check)
     source = (folder / "book.c").read_text()
     changed = source.replace("0.693359375f", "0.6934f")
     assert changed != source
@@ -94,6 +103,28 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"page\.html exists"):
         export.write(language_model(), "html", tmp_path / "page.html")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "page.html"] and not [*(tmp_path / "out").iterdir()]
+
+
+def test_what_is_being_trained_is_exported_as_it_predicts() -> None:
+    core = elman.Stack(elman.Zoneout(elman.Dropout(elman.cell("gru", 3, 4), 0.5), 0.5), elman.Norm(4))
+    sources = [module_of(core.train(mode), "m").source() for mode in (True, False)]
+    assert sources[0] == sources[1] and not core.training
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    def fill(folder: Path) -> None:
+        (folder / "part").write_text("half")
+        raise OSError("no space left")
+
+    with pytest.raises(FileError, match=r"cannot write .*no space left"):
+        write_folder(tmp_path / "out", fill)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_page_is_not_for_words(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="reads characters or bytes; this model's vocabulary is word"):
+        export.write(language_model("word"), "html", tmp_path / "page.html")
+    assert list(tmp_path.iterdir()) == []
 
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "export-c.md"

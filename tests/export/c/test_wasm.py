@@ -50,7 +50,12 @@ const model = await Model.load(readFileSync("{folder}/model.wasm"));
 const carried = {{ state: model.start(), symbol: 0, seen: new Uint8Array(model.symbols), seed: 7, number: 0 }};
 const first = model.write(carried, {{ banned: [0] }}, 20), kept = structuredClone(carried);
 const then = model.write(carried, {{ banned: [0] }}, 30), again = model.write(kept, {{ banned: [0] }}, 30);
-console.log(JSON.stringify([first, then, again]));
+const how = {{ banned: [0], temperature: 0.7, top_p: 0.9, top_k: 9, repetition_penalty: 1.5 }};
+const other = {{ state: model.start(), symbol: 0, seen: new Uint8Array(model.symbols), seed: 7, number: 0 }};
+const fresh = structuredClone(other);
+model.read(other, {prompt});
+const asked = model.write(other, how, 40), ended = model.write(fresh, {{ banned: [0], end: first[4] }}, 20);
+console.log(JSON.stringify([first, then, again, asked, ended]));
 """
 
 
@@ -88,9 +93,13 @@ def test_it_writes_what_python_writes_and_a_state_is_a_value(tmp_path: Path) -> 
     lm, folder = language_model(), tmp_path / "book"
     export.write(lm, "wasm", folder)
     assert lm.fingerprint in (folder / "model.js").read_text()
-    first, then, again = in_node(folder, WRITE.format(folder=folder))
+    prompt = lm.vocabulary.encode("the fox").tolist()
+    first, then, again, asked, ended = in_node(folder, WRITE.format(folder=folder, prompt=prompt))
     text = lm.generate("", seed=7, max_new_tokens=50, allow=["unknown"])
     assert lm.vocabulary.decode(first + then) == text and then == again
+    how = {"temperature": 0.7, "top_p": 0.9, "top_k": 9, "repetition_penalty": 1.5}
+    text = lm.generate("the fox", seed=7, max_new_tokens=40, allow=["unknown"], **how)
+    assert lm.vocabulary.decode(asked) == text and ended == first[: first.index(first[4]) + 1]
 
 
 @pytest.mark.slow

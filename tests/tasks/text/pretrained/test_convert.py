@@ -12,6 +12,7 @@ from torch import Tensor
 
 import elman
 from elman.cli import main
+from elman.tasks.text.lm import build
 from elman.tasks.text.pretrained.convert import convert
 from elman.tasks.text.pretrained.families import HYBRIDS
 
@@ -61,6 +62,50 @@ def test_a_text_begins_with_their_first_token_and_ends_with_their_last(theirs: P
     assert torch.equal(readout.linear.weight[[0, 1, 2, 9]], tensors["lm_head.weight"][[2, 1, 0, 9]])
     assert lm.vocabulary.encode("<c>t<a>").tolist() == [0, 3 + sorted_letters().index("t"), 2]
     assert elman.Stream(lm.model, 1).native
+
+
+@pytest.mark.parametrize(
+    ("ends", "row"),
+    [
+        ({"bos_token_id": 2, "eos_token_id": 2}, 2), ({"bos_token_id": 0, "eos_token_id": 2}, 0),
+        ({"bos_token_id": 0, "eos_token_id": 0}, 0), ({"bos_token_id": 2, "eos_token_id": None}, 2),
+        ({"bos_token_id": None, "eos_token_id": [2, 1]}, 2), ({"bos_token_id": 2, "eos_token_id": 0}, 2),
+    ],
+)  # fmt: skip
+def test_the_boundary_reads_the_row_of_whatever_begins_a_text(ends: dict, row: int, tmp_path: Path) -> None:
+    config, tensors = mamba()
+    lm = elman.from_pretrained(write_folder(tmp_path / "theirs", {**config, **ends}, tensors))
+    rows = tensors["backbone.embeddings.weight"]
+    assert torch.equal(lm.model.embed(torch.tensor([0])), rows[[row]])
+    stream, state = elman.Stream(lm.model, 1), lm.model.init_state(1)
+    wanted = lm.model.readout.linear(lm.model.core.step(rows[[row]], state)[0])
+    torch.testing.assert_close(torch.from_numpy(stream.logits([0])), wanted.detach())
+    assert not lm.model.readout.linear.bias.any()
+
+
+@pytest.mark.parametrize("name", ["bos_token_id", "eos_token_id"])
+def test_a_token_that_there_is_not_is_refused(name: str, tmp_path: Path) -> None:
+    config, tensors = mamba()
+    with pytest.raises(elman.ElmanError, match=f"{name} is {V} in .*; the model has {V} symbols"):
+        elman.from_pretrained(write_folder(tmp_path / "theirs", {**config, name: V}, tensors))
+
+
+def test_the_vocabulary_of_rwkv_is_for_what_it_ends(theirs: Path) -> None:
+    (theirs / "world.txt").write_text("1 'a' 1\n")
+    with pytest.raises(elman.ElmanError, match=r"ends texts with the token 0, the config of .* with 2"):
+        elman.from_pretrained(theirs, tokenizer=theirs / "world.txt")
+
+
+def test_reading_a_model_draws_no_random_numbers(theirs: Path) -> None:
+    before = torch.random.get_rng_state()
+    elman.from_pretrained(theirs)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_it_computes_in_no_fewer_bits(theirs: Path) -> None:
+    config = elman.LMModelConfig(pretrained=elman.from_pretrained(theirs).config.pretrained, dtype="bfloat16")
+    with pytest.raises(elman.ElmanError, match="computes in float32 or float64"):
+        build(config, V)
 
 
 def sorted_letters() -> list[str]:

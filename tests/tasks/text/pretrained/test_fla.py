@@ -196,3 +196,35 @@ def test_one_with_attention_in_some_layers_is_refused(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "theirs", {**config, "attn": {"layers": [1], "num_heads": 2}}, tensors)
     with pytest.raises(elman.ElmanError, match="attn is"):
         elman.from_pretrained(folder)
+
+
+PLAIN = {
+    "feature_map": "relu", "use_short_conv": True, "use_output_gate": False, "elementwise_affine": False,
+    "num_kv_heads": 1,
+}  # fmt: skip
+OTHERS: dict[str, dict[str, object]] = {
+    "gla": {**PLAIN, "clamp_min": -3.0, "hidden_act": "gelu"},
+    "retnet": PLAIN,
+    "delta_net": {
+        "use_gate": True, "use_short_conv": False, "use_beta": False, "use_output_norm": False, "qk_norm": "sum",
+        "qk_activation": "relu", "allow_neg_eigval": True,
+    },
+    "gated_deltanet": {"use_gate": False, "use_short_conv": False, "allow_neg_eigval": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "setting"), [(family, name) for family, all_ in OTHERS.items() for name in all_])
+def test_another_network_is_refused(family: str, setting: str, tmp_path: Path) -> None:
+    """Tensors of some of these have the same names and shapes: only the config tells them apart."""
+    config, tensors = draw(family)
+    value = OTHERS[family][setting]
+    with pytest.raises(elman.ElmanError, match=f"{setting} is {value!r}"):
+        elman.from_pretrained(write_folder(tmp_path / "theirs", {**config, setting: value}, tensors))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_eps_is_theirs_where_none_is_said(family: str, tmp_path: Path) -> None:
+    config, tensors = draw(family)
+    del config["norm_eps"]
+    lm = elman.from_pretrained(write_folder(tmp_path / "theirs", config, tensors))
+    assert {part.eps for part in lm.model.core.modules() if isinstance(part, elman.Norm)} == {1e-6}

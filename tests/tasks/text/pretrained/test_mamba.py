@@ -47,10 +47,15 @@ def test_the_laws_hold(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("use_bias", True), ("hidden_act", "relu"), ("time_step_limit", [0.0, 1.0])]
-)
-def test_another_network_is_refused(setting: str, value: object, tmp_path: Path) -> None:
-    folder = save(theirs("mamba2"), tmp_path / "theirs")
+    ("family", "setting", "value"),
+    [
+        ("mamba2", "use_bias", True), ("mamba2", "hidden_act", "relu"), ("mamba2", "time_step_limit", [0.0, 1.0]),
+        ("mamba2", "layer_norm_epsilon", 1e-3), ("mamba2", "use_conv_bias", False),
+        ("falcon_mamba", "mixer_rms_eps", 1e-3),
+    ],
+)  # fmt: skip
+def test_another_network_is_refused(family: str, setting: str, value: object, tmp_path: Path) -> None:
+    folder = save(theirs(family), tmp_path / "theirs")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, setting: value}))
     with pytest.raises(elman.ElmanError, match=setting):

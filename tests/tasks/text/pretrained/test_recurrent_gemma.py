@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from theirs import SYMBOLS, check_laws, randomise, save, tokens, worst_error
 
 import elman
+from elman.compose.attention.local import LocalAttention
 
 transformers = pytest.importorskip("transformers", exc_type=ImportError)
 
@@ -31,6 +33,33 @@ def test_transformers_computes_the_same(tmp_path: Path) -> None:
         want = model(x, use_cache=False).logits
     assert worst_error(lm, x, want, 2) < 1e-5 and float(want.abs().max()) > 0.5
     assert lm.config.tied and lm.config.cell == "rglru"
+
+
+def edited(folder: Path, **settings: object) -> Path:
+    """With other settings in its config; those of rotations stand in a mapping of their own since version 5."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **settings}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("hidden_activation", "gelu"), ("attention_bias", True), ("block_types", ["recurrent", "convolution"]),
+        ("block_types", []), ("rope_parameters", {"rope_type": "linear", "factor": 2.0}),
+    ],
+)  # fmt: skip
+def test_another_network_is_refused(setting: str, value: object, tmp_path: Path) -> None:
+    folder = edited(save(theirs(), tmp_path / "theirs"), **{setting: value})
+    with pytest.raises(elman.ElmanError, match="rope_type is 'linear'" if setting == "rope_parameters" else setting):
+        elman.from_pretrained(folder)
+
+
+def test_rotations_are_those_of_the_config(tmp_path: Path) -> None:
+    rope = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.25}
+    lm = elman.from_pretrained(edited(save(theirs(), tmp_path / "theirs"), rope_parameters=rope))
+    found = {(part.base, part.rotary) for part in lm.model.core.modules() if isinstance(part, LocalAttention)}
+    assert found == {(500.0, 2)}
 
 
 def test_the_laws_hold(tmp_path: Path) -> None:

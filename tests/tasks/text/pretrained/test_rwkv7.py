@@ -144,6 +144,19 @@ def test_a_folder_of_fla_is_the_same_model(pth: Path, tmp_path: Path) -> None:
         assert worst_error(fla, x, ours.model.scan(x)[0].logits) < 1e-5
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("hidden_act", "relu"), ("norm_first", False), ("norm_bias", False), ("norm_eps", 1e-6), ("value_dim", 64),
+        ("attn", {"layers": [1]}),
+    ],
+)  # fmt: skip
+def test_another_network_of_fla_is_refused(setting: str, value: object, tmp_path: Path) -> None:
+    config, tensors = fla_tensors()
+    with pytest.raises(elman.ElmanError, match=f"{setting} is "):
+        elman.from_pretrained(write_folder(tmp_path / "fla", {**config, setting: value}, tensors))
+
+
 def test_the_laws_hold(pth: Path) -> None:
     check_laws(elman.from_pretrained(pth))
 

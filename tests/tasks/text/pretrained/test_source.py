@@ -56,6 +56,17 @@ def test_tensors_in_several_files(tmp_path: Path) -> None:
     assert both.tolist() == [1.0, 1.0, 0.0, 0.0, 0.0]
 
 
+def test_an_index_names_files_beside_it_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    for path in (tmp_path / "1.safetensors", folder / "1.safetensors"):
+        save_file({"a" if path.parent == folder else "secret": torch.ones(2)}, path)
+    (folder / "config.json").write_text("{}")
+    for name in ("../1.safetensors", str(tmp_path / "1.safetensors")):
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+        assert [*open_folder(folder)[1].shapes] == ["a"]
+
+
 def test_a_pth_of_something_else(tmp_path: Path) -> None:
     torch.save([torch.ones(2)], tmp_path / "list.pth")
     with pytest.raises(FileError, match="something else than tensors by name"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,18 @@ def test_fused_weights_are_the_same_rows_in_one_matrix(tmp_path: Path) -> None:
     single = elman.from_pretrained(save(model, tmp_path / "single"))
     both = elman.from_pretrained(write_folder(tmp_path / "fused", config, tensors))
     assert torch.equal(both.model.scan(x)[0].logits, single.model.scan(x)[0].logits)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("use_bias", True), ("add_out_norm", False), ("gate_soft_cap", 30.0), ("eps", 1e-5), ("norm_eps", 1e-5)],
+)
+def test_another_network_is_refused(setting: str, value: object, tmp_path: Path) -> None:
+    folder = save(theirs(), tmp_path / "theirs")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, setting: value}))
+    with pytest.raises(elman.ElmanError, match=f"{setting} is {value!r}"):
+        elman.from_pretrained(folder)
 
 
 def test_the_laws_hold(tmp_path: Path) -> None:
