@@ -181,3 +181,29 @@ def test_a_forecast_reads_what_it_forecast() -> None:
         value += float(target.mean + target.variance.sqrt() * before)
         assert found == pytest.approx(value, abs=1e-6)
     assert model.forecast(4) == made
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, 1e300])
+def test_a_number_that_would_make_all_that_is_learned_nan_is_refused(value: float) -> None:
+    model, series = Regressor(size=2), Forecaster(size=2)
+    for t in range(3):
+        model.learn_one({"a": float(t)}, float(t))
+        series.learn_one(float(t))
+    before = states.leaves(model.state), states.leaves(series.state)
+    with pytest.raises(InputError, match=r"the feature 'a' is .*; it must be a number that float32 has"):
+        model.learn_one({"a": value}, 1.0)
+    for learn in (lambda: model.learn_one({"a": 1.0}, value), lambda: series.learn_one(value)):
+        with pytest.raises(InputError, match=r"the target is .*; it must be a number"):
+            learn()
+    after = states.leaves(model.state), states.leaves(series.state)
+    for old, new in zip(before, after, strict=True):
+        assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(old, new, strict=True))
+
+
+def test_nothing_is_learned_from_a_target_that_is_missing() -> None:
+    model = Regressor(size=2)
+    for t in range(3):
+        model.learn_one({"a": float(t)}, float(t))
+    before = states.leaves(model.state.learner)
+    model.learn_one({"a": 1.0}, math.nan)
+    assert all(map(torch.equal, before, states.leaves(model.state.learner))) and model.rows == 4

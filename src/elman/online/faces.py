@@ -34,6 +34,7 @@ from elman.options import whole
 
 FILE, STATE = "face.json", "state.safetensors"
 KIND, VERSION = "elman-online", 1
+LARGEST = torch.finfo(torch.float32).max  # of features and targets
 
 Features = Mapping[Any, Any]
 
@@ -183,9 +184,12 @@ class Regressor(Face):
     """
 
     def learn_one(self, x: Features, y: float) -> None:
-        """Read x and learn from its target y."""
+        """Read x and learn from its target y; a NaN is one that is missing."""
+        given = torch.tensor([[finite("the target", y)]], dtype=torch.float64)
+        if bool(given.isnan()):
+            self.pass_over()
+            return
         learner, (rows, target, past, before) = self._begin(x), self._own
-        given = torch.tensor([[float(y)]], dtype=torch.float64)
         z = self._target.scaled(given, target).float()
         learner.learn_one(self._vector(x), z)
         self._own = (rows + 1, self._target.seen(given, target), past, before)
@@ -265,8 +269,17 @@ def _number(name: Hashable, value: object) -> float:
     if value is None:
         return math.nan
     try:
-        return float(value)  # type: ignore[arg-type]
+        number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise InputError(
             f"the feature {name!r} is {value!r}; a learner takes numbers: encode it, with river's OneHotEncoder, say"
         ) from None
+    return finite(f"the feature {name!r}", number)
+
+
+def finite(what: str, value: float) -> float:
+    """A number, or NaN for one that is missing; after an infinite one all that is learned would be NaN."""
+    number = float(value)
+    if abs(number) > LARGEST:
+        raise InputError(f"{what} is {value!r}; it must be a number that float32 has, or None where it is missing")
+    return number

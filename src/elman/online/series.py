@@ -15,7 +15,7 @@ from elman.errors import InputError
 from elman.model import SequenceModel
 from elman.nn.embed import Embedding
 from elman.nn.readout import Readout, Softmax, StudentTReadout
-from elman.online.faces import Face, Features
+from elman.online.faces import Face, Features, finite
 from elman.online.learner import Learner
 from elman.online.optim import Optim
 from elman.online.scaling import spread
@@ -57,8 +57,8 @@ class Forecaster(Face):
 
     def learn_one(self, y: float, x: Features | None = None) -> None:
         """The next value of the series and, if there are some, its features."""
+        given = torch.tensor([[finite("the target", y)]], dtype=torch.float64)
         learner, (rows, target, past, before) = self._begin(x or {}), self._own
-        given = torch.tensor([[float(y)]], dtype=torch.float64)
         difference = given - past[:, :1]
         z = self._target.scaled(difference, target).float()
         if not bool(difference.isnan().any()):
