@@ -254,6 +254,8 @@ def step_through(builder: Builder, step: Step, x: Slot, state: Slots, like: Stat
     """
     if any(leaf.dtype == torch.float64 != builder.dtype for leaf in states.leaves(like)):
         raise Unstreamable("a leaf of float64 in an equation of float32")
+    if any(leaf.is_complex() for leaf in states.leaves(like)):  # their slots have pairs, whose product is another one
+        raise Unstreamable("a leaf of complex numbers in an equation")
     slots = cast(State, state)
     y, after = step(traced(builder, x), states.map(lambda _, slot: traced(builder, slot), like, slots))
     before: list[Slot] = []
