@@ -172,6 +172,20 @@ def test_a_session_begins_where_the_core_does(pack_state: bool, tmp_path: Path) 
         assert np.array_equal(array, leaf.numpy()) and array.dtype == leaf.numpy().dtype
 
 
+@pytest.mark.parametrize("cell", ["elman", "gru", "lstm", "minlstm", "mamba", "mlstm"])
+def test_models_in_float64_have_what_onnx_runtime_has_in_float64(cell: str, tmp_path: Path) -> None:
+    """It has neither Softplus in float64 nor the nodes RNN, GRU and LSTM."""
+    torch.manual_seed(0)
+    core = elman.cell(cell, 3, 4).double()
+    x = 30 * torch.randn(2, 5, 3, dtype=torch.float64)
+    y, state = exported(core, tmp_path).scan(x.numpy(), lengths=[5, 2])
+    with torch.no_grad():
+        wanted, last = core.scan(x, lengths=torch.tensor([5, 2]))
+    assert np.allclose(y, wanted.numpy(), rtol=1e-9, atol=1e-9)
+    for found, leaf in zip(state.values(), states.leaves(last), strict=True):
+        assert np.allclose(found, leaf.numpy(), rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("cell", ["elman", "gru", "lstm"])
 def test_time_and_batch_are_free(cell: str, tmp_path: Path) -> None:
     """Torch's exporters froze both for nn.RNN, unrolled (pytorch 189225)."""
@@ -242,6 +256,8 @@ class Odd(Core):
         (elman.cell("gru", 3, 3), "nowhere/a.onnx", {}, "there is no folder"),
         (elman.cell("gru", 3, 3), "there.onnx", {}, "exists; choose another name"),
         (elman.Dense(3, 3), "a.onnx", {"pack_state": True}, "this core remembers nothing"),
+        (elman.Reverse(elman.cell("gru", 3, 3)), "a.onnx", {"pack_state": True}, "reads the future"),
+        (elman.Zoneout(elman.cell("s4d", 3, 3), 0.1), "a.onnx", {}, "a leaf of complex numbers"),
         (elman.cell("gru", 3, 3).bfloat16(), "a.onnx", {}, "convert it with core.float()"),
     ],
 )  # fmt: skip

@@ -52,7 +52,8 @@ def graph(
     """The graph of a core, or of a model where there are an embedding and a read-out; and what to say of it."""
     if isinstance(core, Covering):
         raise InputError("Covering cannot be exported: its state grows with the memory; export core.decoder.given(...)")
-    record = Recorder(dtype_of(core), native=not options.with_reset)
+    dtype = dtype_of(core)
+    record = Recorder(dtype, native=dtype == torch.float32 and not options.with_reset)  # as ONNX Runtime has the nodes
     with refusing(core):
         y = core.describe_step(record, _embedded(record, embed, core.input_size), leaves_of(record, core))
         columns, y = _outputs(record, readout, y)
@@ -207,6 +208,8 @@ class _Assembly:
     def _before(self, g: Sequences) -> None:
         """The leaves of the state before, (B, width)."""
         if not self.causal:  # it starts anew with every row
+            if self.options.pack_state:
+                raise InputError("pack_state is set, and this core reads the future: it has no state to pack")
             g.begin(self.leaves)
         elif self.options.pack_state:
             self._unpack(g)

@@ -86,6 +86,11 @@ class Graph:
         return y if bias is None else self.add("Add", y, self.array(bias))
 
     def map(self, function: str, x: str) -> str:
+        if function == "softplus" and self.store.dtype == np.float64:  # ONNX Runtime has it in float32 alone
+            small = self.add(
+                "Log", self.add("Add", self.array([1.0]), self.add("Exp", self.add("Neg", self.add("Abs", x))))
+            )
+            return self.add("Add", self.add("Max", x, self.array([0.0])), small)
         return self.add("Mul", x, self.add("Sigmoid", x)) if function == "silu" else self.add(MAPS[function], x)
 
     def above(self, x: str, least: float) -> str:

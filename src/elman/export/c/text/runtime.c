@@ -426,14 +426,15 @@ static void matrix(int H, int K, int V, const float *q, const float *k, int q_he
     const float *betas = beta ? beta + head / (H / beta_heads) * K : NULL;
     for (first = 0; first < V; first += COLUMNS) {
       const int wide = V - first < COLUMNS ? V - first : COLUMNS;
-      float m[COLUMNS] = {0}, d[COLUMNS] = {0}, sums[4][COLUMNS] = {{0}}, reads[4][COLUMNS] = {{0}};
+      float m[COLUMNS] = {0}, d[COLUMNS] = {0}, sums[2][COLUMNS] = {{0}}, reads[2][COLUMNS] = {{0}};
       for (i = 0; i < K && (alpha || b); ++i) {
-        const float decayed = a ? a[a_keys ? head * K + i : head] : 1.0f, by = alphas ? alphas[i] : decayed * kh[i];
+        const float by = alphas ? alphas[i] : a && a_keys ? a[head * K + i] * kh[i] : kh[i];
         const float *s = S + i * V + first;
-        for (c = 0; c < wide; ++c) sums[i % 4][c] = FMA(by, s[c], sums[i % 4][c]);
+        for (c = 0; c < wide; ++c) sums[i % 2][c] = FMA(by, s[c], sums[i % 2][c]);
       }
       for (c = 0; c < wide; ++c) {
-        m[c] = (sums[0][c] + sums[1][c]) + (sums[2][c] + sums[3][c]);
+        m[c] = sums[0][c] + sums[1][c];
+        if (b && a && !a_keys) m[c] = a[head] * m[c]; /* one decay for all keys */
         d[c] = b ? b[head] * (v[first + c] - m[c]) : v[first + c];
       }
       for (i = 0; i < K; ++i) {
@@ -443,10 +444,10 @@ static void matrix(int H, int K, int V, const float *q, const float *k, int q_he
           float now = decayed * s[c];
           if (betas) now = FMA(betas[i], m[c], now);
           s[c] = now = FMA(kh[i], d[c], now);
-          reads[i % 4][c] = FMA(qh[i], now, reads[i % 4][c]);
+          reads[i % 2][c] = FMA(qh[i], now, reads[i % 2][c]);
         }
       }
-      for (c = 0; c < wide; ++c) y[first + c] = (reads[0][c] + reads[1][c]) + (reads[2][c] + reads[3][c]);
+      for (c = 0; c < wide; ++c) y[first + c] = reads[0][c] + reads[1][c];
     }
   }
 }
