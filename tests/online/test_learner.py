@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 
 import elman
 from elman import state as states
+from elman.compose.attention.local import LocalAttention
+from elman.core import Core
 from elman.errors import FileError, InputError, UnknownNameError
 from elman.laws import online as laws
 from elman.nn.readout import GaussianReadout, Softmax
@@ -47,6 +50,38 @@ def test_rtrl_is_exact_for_layers_over_layers(build) -> None:
     assert learner.exact
     found, _ = learner.accumulate(learner.init_state(4), stream.x, stream.y, lengths=stream.lengths, reset=stream.reset)
     assert apart(found, laws.back_propagated(net, stream)) < 1e-9
+
+
+def shut() -> Core:
+    """Rates whose relu no input of the usual size opens."""
+    core = elman.cell("rate", 3, 3)
+    nn.init.constant_(core.b, -8.0)
+    return core
+
+
+MEMORY = {
+    **{f"pool {kind}": lambda kind=kind: elman.Stack(elman.cell("mingru", 3, 3), elman.Pool(kind, 3))
+       for kind in ("mean", "max", "attention")},
+    "no numbers": lambda: elman.cell("window", 3, 4, k=1),
+    "pairs at odd places": lambda: elman.cell("s5", 3, 4, init="lin", state_size=6),
+    "pairs after three numbers": lambda: elman.Stack(elman.cell("indrnn", 3, 3), elman.cell("lru", 3, 2)),
+    "a ring": lambda: LocalAttention(3, 4, heads=2, groups=1, window=3, rotary=2),
+    "shut": shut,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("build", MEMORY.values(), ids=MEMORY)
+def test_rtrl_is_exact_for_what_remembers_in_its_own_way(build, dtype: torch.dtype) -> None:
+    net = model(build()).to(dtype)
+    stream = laws.draw(net.core, dtype, 1)
+    x = 20 * stream.x if build is shut else stream.x
+    learner = Learner(net, rule="rtrl")
+    assert learner.exact
+    found, _ = learner.accumulate(learner.init_state(4), x, stream.y, lengths=stream.lengths, reset=stream.reset)
+    wanted = laws.back_propagated(net, replace(stream, x=x))
+    size = max(float(g.abs().max()) for g in wanted.values())
+    assert apart(found, wanted) < laws.TOLERANCES[dtype] * (1 + size)
 
 
 def test_spatial_is_exact_in_the_top_layer_and_says_that_it_is_not_below() -> None:
@@ -160,6 +195,11 @@ def test_bad_arguments_are_named() -> None:
         Optim(lr=-1.0)
     with pytest.raises(InputError, match="LearnedStart"):
         Learner(model(elman.LearnedStart(elman.cell("gru", 3, 2))))
+    with pytest.raises(InputError, match="has no state"):
+        Learner(model(elman.Dense(3, 4)), rule="uoro")
+    learner = Learner(net, batch_size=2)
+    with pytest.raises(InputError, match="x has 2 rows, y 1"):
+        learner.learn_one(torch.zeros(2, 3, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64))
     large = elman.stack("gru", 64, 256, layers=2)
     with pytest.raises(InputError, match='use rule "spatial"'):
         Learner(elman.SequenceModel(nn.Identity(), large, GaussianReadout(256, 1)))

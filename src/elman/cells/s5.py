@@ -96,7 +96,7 @@ class S5(Diagonal[S5State]):
 
     def coefficients(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         a, gain = zero_order_hold(self.A_log, self.A_im, self.log_dt)
-        b = gain[:, None] * torch.view_as_complex(wide(self.B))  # (N / 2, D)
+        b = gain[:, None] * torch.complex(*wide(self.B).unbind(-1))  # (N / 2, D)
         rows = torch.view_as_real(b).transpose(1, 2).flatten(0, 1)  # (N, D) real: the parts of a pair below each other
         return a, kernels.linear(x, rows), x
 

@@ -51,6 +51,7 @@ class Sparsity:
 def sparsity(step: Transition, weights: Weights, state_size: int, input_size: int, complex_state: bool) -> Sparsity:
     """Found by differentiating one step of random weights, states and inputs: what is zero for all of them is zero.
 
+    Weights are random around what they are, and around zero: where a bias shuts a relu now, what opens it later counts.
     The two parts of a complex number count as one: both can be something, or neither.
     """
     generator = torch.Generator().manual_seed(0)
@@ -58,16 +59,15 @@ def sparsity(step: Transition, weights: Weights, state_size: int, input_size: in
     def noise(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    weights = tuple(weight.detach().double() + 0.3 * noise(*weight.shape) for weight in weights)
+    near = tuple(weight.detach().double() + 0.3 * noise(*weight.shape) for weight in weights)
+    anywhere = tuple(noise(*weight.shape) for weight in weights)
     s, x = noise(PROBES, state_size), noise(PROBES, input_size)
-    J: list[Tensor] = []
-    rows: list[list[Tensor]] = [[] for _ in weights]
+    rows: list[list[Tensor]] = [[] for _ in range(1 + len(weights))]  # of J, and of each I
     for seed in torch.eye(state_size, dtype=torch.float64):
-        gw, gs = products(step, weights, s, x, seed[None])
-        J.append((gs[:, 0] != 0).any(0))
-        for row, g in zip(rows, gw, strict=True):
-            row.append((g[:, 0].flatten(1) != 0).any(0))
-    patterns = [torch.stack(row) for row in (J, *rows)]
+        found = [(gs, *gw) for gw, gs in (products(step, probe, s, x, seed[None]) for probe in (near, anywhere))]
+        for row, *gradients in zip(rows, *found, strict=True):
+            row.append(torch.cat([(g[:, 0].flatten(1) != 0) for g in gradients]).any(0))
+    patterns = [torch.stack(row) for row in rows]
     if complex_state:
         patterns = [pattern.unflatten(0, (-1, 2)).any(1).repeat_interleave(2, 0) for pattern in patterns]
         patterns[0] = patterns[0].unflatten(1, (-1, 2)).any(2).repeat_interleave(2, 1)
@@ -126,10 +126,12 @@ class Influence:
 
     def gradient(self, g: Tensor, traces: Traces) -> list[Tensor | None]:
         """(dL/ds') E' of each weight, summed over the rows, of g (B, N); None where that is nothing."""
+        g = g.to(self.seeds.dtype)  # sums that are kept in float64 are followed as the weights are
         return [trace.gradient(g, E) for trace, E in zip(self.traces, traces, strict=True)]
 
     def after(self, weights: Weights, s: Tensor, x: Tensor, traces: Traces) -> Traces:
         """E = J E' + I of the step from s (B, N) by x (B, ...)."""
+        s = s.to(self.seeds.dtype)
         immediate, J = products(self.step, weights, s, x, self.seeds)
         if self.remaining is not None:
             J = products(self.remaining, weights, s, x, self.seeds)[1]

@@ -87,7 +87,7 @@ class Learner:
             self._rule = RULES[rule](self._network, whole("window", window))
         width = self._network.model.core.input_size
         self._like = torch.zeros(1, width, dtype=self._network.dtype) if example is None else example[:1].detach()
-        self._graphs: dict[tuple[str, bool, int], Graph] = {}  # by what, masked or not, and rows
+        self._graphs: dict[tuple[object, ...], Graph] = {}  # by what, masked or not, and the shapes of x and y
         self._predicted: Distribution | None = None  # how a prediction is put together from its numbers
         self.state = self.init_state(self.batch_size)
         if self.note:
@@ -211,6 +211,8 @@ class Learner:
     def _run(
         self, what: str, state: LearnerState, x: Tensor, y: Tensor, valid: Tensor | None, reset: Tensor | None
     ) -> list[Tensor]:
+        if len(y) != len(x):
+            raise InputError(f"x has {len(x)} rows, y {len(y)}: each input has a target of its own")
         traces = state.traces
         if isinstance(self._rule, Uoro):  # random numbers are drawn outside
             traces = (*traces[:-1], self._rule.signs(traces[-1]))
@@ -226,7 +228,7 @@ class Learner:
         return found
 
     def _graph(self, what: str, masked: bool, state: LearnerState, x: Tensor, y: Tensor | None = None) -> Graph:
-        key = (what, masked, len(x))
+        key = (what, masked, x.shape, None if y is None else y.shape)
         if key not in self._graphs:
             self._graphs[key] = self._written_down(what, masked, state, x, y)
         return self._graphs[key]

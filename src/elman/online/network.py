@@ -32,7 +32,7 @@ class Part:
         leaves = states.leaves(like)
         self.leaves = slice(first, first + len(leaves))
         self.size = sum(leaf.shape[1:].numel() * (2 if leaf.is_complex() else 1) for leaf in leaves)
-        self.is_complex = any(leaf.is_complex() for leaf in leaves)
+        self.is_complex = all(leaf.is_complex() for leaf in leaves)
         self._step = _Call(core, core.step)
         self._names = [name for name, _ in self._step.named_parameters()]
 
@@ -40,7 +40,7 @@ class Part:
         """Its weights, its state as numbers (N,) and its input (D,): the state after the step as numbers."""
         named = dict(zip(self._names, weights, strict=True))
         _, after = functional_call(self._step, named, (x[None], unflatten(s[None], self.like)))
-        return flatten(after)[0]
+        return flatten(after)[0].to(s.dtype)
 
     @property
     def title(self) -> str:
@@ -83,7 +83,7 @@ class Network:
     def transition(self, weights: Weights, s: Tensor, x: Tensor) -> Tensor:
         """The whole network as one recurrence: all weights, all numbers of the state."""
         _, after = self.step(weights, states.leaves(unflatten(s[None], self.like)), x[None])
-        return flatten(tuple(after))[0]
+        return flatten(tuple(after))[0].to(s.dtype)
 
     def init_state(self, batch_size: int) -> list[Tensor]:
         return states.leaves(self.model.init_state(batch_size))
@@ -119,9 +119,9 @@ class Network:
         return [below or read.requires_grad for read in self.read]
 
     def _parts(self, core: Core, state: State, first: int) -> Any:
-        inner = core.parts(state)
-        if inner is None:
-            if states.leaves(state):
+        inner, leaves = core.parts(state), states.leaves(state)
+        if inner is None or sum(len(states.leaves(its_state)) for _, its_state in inner) < len(leaves):
+            if any(leaf.shape[1:].numel() for leaf in leaves):  # a Pool has no parts, and remembers all the same
                 own = {id(parameter) for parameter in core.parameters()}
                 numbers = [i for i, p in enumerate(self.model.parameters()) if id(p) in own]
                 yield Part(core, first, state, numbers)
@@ -151,12 +151,16 @@ class _Call(nn.Module):
 
 def flatten(state: State) -> Tensor:
     """The numbers of a state, real ones (B, N)."""
-    parts = [torch.view_as_real(leaf) if leaf.is_complex() else leaf for leaf in states.leaves(state)]
-    return torch.cat([part.flatten(1) for part in parts], 1) if len(parts) > 1 else parts[0].flatten(1)
+    leaves = states.leaves(state)
+    if len(leaves) == 1:
+        return (torch.view_as_real(leaves[0]) if leaves[0].is_complex() else leaves[0]).flatten(1)
+    # Not views: the gradient of one would have to lie at an even place among all numbers.
+    parts = [torch.stack([leaf.real, leaf.imag], -1) if leaf.is_complex() else leaf for leaf in leaves]
+    return torch.cat([part.flatten(1) for part in parts], 1)
 
 
 def unflatten(s: Tensor, like: State) -> State:
-    """The state of the structure of `like` that has these numbers (B, N), as wide as they are."""
+    """The state of the structure of `like` that has these numbers (B, N), as wide as they are, or as `like` is."""
     at = 0
 
     def leaf(model: Tensor) -> Tensor:
@@ -165,8 +169,10 @@ def unflatten(s: Tensor, like: State) -> State:
         width = shape.numel() * (2 if model.is_complex() else 1)
         part = s[:, at : at + width] if width != s.shape[1] else s
         at += width
+        part = part.to(torch.promote_types(part.dtype, states.REAL.get(model.dtype, model.dtype)))
         if model.is_complex():
-            return torch.view_as_complex(part.reshape(len(s), *shape, 2))
+            # no view: that would have to begin at an even place
+            return torch.complex(*part.reshape(len(s), *shape, 2).unbind(-1))
         return part.reshape(len(s), *shape)
 
     return states.map(leaf, like)

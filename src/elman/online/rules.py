@@ -22,8 +22,9 @@ from torch import Tensor
 from torch.func import jvp, vjp, vmap
 
 from elman import random
+from elman.compose.attention.local import LocalAttention
 from elman.errors import InputError
-from elman.online.influence import Influence, Transition, Weights, sparsity
+from elman.online.influence import Influence, Sparsity, Transition, Weights, sparsity
 from elman.online.network import Network, Part, flatten, restore
 
 MOST = 1 << 26  # numbers in the traces of a row: 256 MB
@@ -203,7 +204,7 @@ class Rflo(Spatial):
                 f'rule "rflo" is for states that leak at one rate; that of {part.title} depends on its gates: use '
                 'rule "snap1"'
             )
-        found = sparsity(part.transition, own, part.size, part.core.input_size, part.is_complex)
+        found = _sparsity(part, own)
         return Influence(part.transition, own, found.J, found.immediate, leak)
 
     def _left_out(self, part: Part) -> list[str]:
@@ -231,12 +232,18 @@ class Uoro(Rule):
     def __init__(self, network: Network, window: int) -> None:
         super().__init__(network, window)
         self.note = "it is right on average only"
+        if not network.parts:
+            raise InputError('the model has no state, so there is no influence for "uoro" to follow: use rule "rtrl"')
 
     def init(self, batch_size: int, like: Tensor, seed: int) -> Memory:
-        s = flatten(restore(self.network.init_state(batch_size), self.network.like))
+        s = self._numbers(self.network.init_state(batch_size))
         w = [weight.new_zeros(batch_size, *weight.shape) for weight in self.network.weights]
         draws = torch.stack([seed + torch.arange(batch_size), torch.zeros(batch_size, dtype=torch.int64)], 1)
         return (torch.zeros_like(s), *w, draws)
+
+    def _numbers(self, leaves: Sequence[Tensor]) -> Tensor:
+        """The numbers (B, N) of leaves: float64 ones are followed as the weights are."""
+        return flatten(tuple(leaves)).to(self.network.dtype)
 
     def size(self) -> int:
         s = flatten(restore(self.network.init_state(1), self.network.like))
@@ -252,9 +259,9 @@ class Uoro(Rule):
     ) -> Step:
         step, g, _ = self._differentiate(weights, state, x, y, valid)
         s_, *w_, n = memory
-        share = (flatten(tuple(g)) * s_).sum(1)
+        share = (self._numbers(g) * s_).sum(1)
         gradient = [own + torch.tensordot(share, w, 1) for own, w in zip(step.gradient, w_, strict=True)]
-        s = flatten(tuple(state))
+        s = self._numbers(state)
 
         def of_row(s: Tensor, x: Tensor, s_: Tensor, n: Tensor) -> tuple[Tensor, Weights]:
             J = jvp(lambda s: self.network.transition(weights, s, x), (s,), (s_,))[1]
@@ -333,16 +340,23 @@ def _weights(network: Network, part: Part) -> Weights:
     return tuple(network.weights[i] for i in part.weights)
 
 
+def _sparsity(part: Part, own: Weights) -> Sparsity:
+    if isinstance(part.core, LocalAttention):  # which places of its ring a step writes, its count of steps says
+        everything = torch.ones(part.size, part.size, dtype=torch.bool)
+        return Sparsity(everything, tuple(everything[:, :1].expand(-1, weight.numel()) for weight in own))
+    return sparsity(part.transition, own, part.size, part.core.input_size, part.is_complex)
+
+
 def _closed_influence(network: Network, part: Part) -> Influence:
     own = _weights(network, part)
-    found = sparsity(part.transition, own, part.size, part.core.input_size, part.is_complex)
+    found = _sparsity(part, own)
     return Influence(part.transition, own, found.J, found.closed())
 
 
 def _within_one_step(network: Network, part: Part) -> tuple[Influence, bool]:
     """The influence within one step, and whether that is all there is."""
     own = _weights(network, part)
-    found = sparsity(part.transition, own, part.size, part.core.input_size, part.is_complex)
+    found = _sparsity(part, own)
     same = all(bool((a == b).all()) for a, b in zip(found.immediate, found.closed(), strict=True))
     return Influence(part.transition, own, found.J, found.immediate), same
 
