@@ -179,3 +179,23 @@ def test_what_is_not_there_is_said(theirs: Path, tmp_path: Path) -> None:
         elman.from_pretrained(tmp_path / "nowhere")
     with pytest.raises(elman.ElmanError, match="neither a folder"):
         elman.from_pretrained(theirs / "config.json")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(torch.nan, "with NaN or infinity"), (torch.inf, "with NaN or infinity"), (None, "in int32")]
+)
+def test_what_are_no_weights_is_refused(value: float | None, said: str, tmp_path: Path) -> None:
+    config, tensors = mamba()
+    name = "backbone.layers.0.mixer.D"
+    tensors[name] = tensors[name].to(torch.int32) if value is None else torch.full_like(tensors[name], value)
+    with pytest.raises(elman.ElmanError, match=f"no weights: {name} {said}"):
+        elman.from_pretrained(write_folder(tmp_path / "odd", config, tensors))
+
+
+def test_a_head_of_its_own_must_be_there_and_nothing_quantised(tmp_path: Path) -> None:
+    config, tensors = mamba()
+    del tensors["lm_head.weight"]
+    with pytest.raises(elman.ElmanError, match=r"no tensor lm_head\.weight"):
+        elman.from_pretrained(write_folder(tmp_path / "untied", {**config, "tie_word_embeddings": False}, tensors))
+    with pytest.raises(elman.ElmanError, match="not quantised"):
+        elman.from_pretrained(write_folder(tmp_path / "few", {**config, "quantization_config": {"bits": 4}}, tensors))

@@ -46,6 +46,8 @@ def from_pretrained(source: str | Path, *, tokenizer: str | Path | None = None) 
         )
     if kind not in FAMILIES:
         raise UnknownNameError("family of pretrained models", kind, FAMILIES)
+    if config.content.get("quantization_config"):
+        raise FileError(f"{config.path} has a quantization_config; take the model whose weights are not quantised")
     family = FAMILIES[kind]
     settings = family.settings(config, tensors)
     size, layers, symbols = (settings.pop(name) for name in ("size", "layers", "symbols"))
@@ -64,6 +66,8 @@ def from_pretrained(source: str | Path, *, tokenizer: str | Path | None = None) 
     with Undisturbed():  # it is built with fresh weights before it gets its own
         network = build(model, symbols)
     family.copy(network.core, tensors)
+    if config.content.get("tie_word_embeddings") is False:
+        tensors.shape(family.head)
     _copy_ends(network, tensors, family.embedding, family.head, end)
     tensors.finish()
     return LanguageModel(network, vocabulary, model)

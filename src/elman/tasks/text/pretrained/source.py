@@ -54,6 +54,9 @@ def _named(kind: type | tuple[type, ...]) -> str:
     return kind.__name__ if isinstance(kind, type) else " or ".join(part.__name__ for part in kind)
 
 
+WEIGHTS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # others are quantised, with scales elsewhere
+
+
 class Tensors:
     """Tensors by name. Which of them were wanted, and were not there or of another shape, `finish` says."""
 
@@ -62,6 +65,7 @@ class Tensors:
         self._left = set(shapes)
         self._missing: list[str] = []
         self._wrong: list[str] = []
+        self._no_weights: list[str] = []
 
     def __contains__(self, name: str) -> bool:
         return name in self.shapes
@@ -86,6 +90,11 @@ class Tensors:
         if missing:
             return
         parts = [self._read(name) for name in names]
+        for name, part in zip(names, parts, strict=True):
+            if part.dtype not in WEIGHTS:
+                self._no_weights.append(f"{name} in {str(part.dtype).removeprefix('torch.')}")
+            elif not part.isfinite().all():
+                self._no_weights.append(f"{name} with NaN or infinity")
         value = make(*parts) if make else parts[0] if len(parts) == 1 else torch.cat(parts)
         if value.shape != parameter.shape:
             self._wrong.append(f"{' and '.join(names)} {list(value.shape)} instead of {list(parameter.shape)}")
@@ -102,7 +111,12 @@ class Tensors:
         """Raise a FileError if anything was missing, had another shape, or is left over."""
         problems = [
             f"{what}: {_listed(names)}"
-            for what, names in (("missing", self._missing), ("unknown", self._left), ("of another shape", self._wrong))
+            for what, names in (
+                ("missing", self._missing),
+                ("unknown", self._left),
+                ("of another shape", self._wrong),
+                ("no weights", self._no_weights),
+            )
             if names
         ]
         if problems:
