@@ -183,3 +183,15 @@ def test_the_writer_of_the_guide(tmp_path: Path) -> None:
 
 def pointer(array: np.ndarray) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
+
+
+@pytest.mark.parametrize("name", ["check", "math"])
+def test_a_name_that_would_replace_another_file_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="choose another name"):
+        export.write(elman.cell("gru", 3, 4), "c", tmp_path / "gru", name=name)
+    assert not (tmp_path / "gru").exists()
+
+
+def test_what_is_no_network_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a GaussianHMM is not exported to C"):
+        export.write(elman.GaussianHMM(2), "c", tmp_path / "hmm")

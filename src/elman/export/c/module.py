@@ -20,11 +20,13 @@ from elman.nn.embed import Embed
 from elman.nn.readout import Linear, Readout, Softmax
 from elman.options import choice
 from elman.stream import describe, frozen
+from elman.tasks.hmm.predictor import HiddenMarkovPredictor
 from elman.tasks.predictor import AnyPredictor, Predictor
 
 Source = nn.Module | AnyPredictor
 # Words that no function of C, and of C++, can begin with.
 NAME = re.compile(r"[a-z][a-z0-9_]*")
+TAKEN = ("check", "float", "math", "stddef", "stdint", "stdio", "stdlib", "string")  # check.c, and headers of C
 REMEDY = "where elman.Stream may scan in its place"
 
 
@@ -49,8 +51,8 @@ class Parts(NamedTuple):
 
 def parts(source: Source) -> Parts:
     """The parts of what is to be exported; an InputError of what cannot be."""
-    model = source.model if isinstance(source, Predictor) else source
-    if any(part.training for part in model.modules()):
+    model = source if isinstance(source, HiddenMarkovPredictor | nn.Module) else source.model
+    if isinstance(model, nn.Module) and any(part.training for part in model.modules()):
         model = frozen(model)  # without dropout
     if isinstance(model, Core):
         return Parts(None, model, None)
@@ -70,6 +72,8 @@ def module_of(source: Source, name: str, weights: str | None = None) -> Module:
     """What `source` is in C, its functions called by `name`."""
     if not NAME.fullmatch(name):
         raise InputError(f"name is {name!r}; functions of C are called by it: small letters, digits and _")
+    if name in TAKEN:
+        raise InputError(f"name is {name!r}, and a file of that name is there already; choose another name")
     if weights is not None:
         choice("weights", weights, WEIGHTS)
     embed, core, readout = parts(source)
