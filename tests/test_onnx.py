@@ -61,6 +61,8 @@ X = np.zeros((1, 2, 3), np.float32)
         (lambda s: s.scan(X, reset=np.ones((1, 2), bool)), "export the model again with --with_reset"),
         (lambda s: s.take(s.init_state(2), [True, False]), "take names rows by their numbers"),
         (lambda s: s.init_state(-1), "batch_size is -1"),
+        (lambda s: s.scan(X * np.nan), r"x\[0, 0, 0\] is nan; this model reads finite float32 alone"),
+        (lambda s: s.step(np.full((1, 3), 1e39), s.init_state(1)), r"x\[0, 0, 0\] is inf"),
     ],
 )  # fmt: skip
 def test_wrong_wiring_is_refused_in_a_sentence(session: Session, call: object, message: str) -> None:

@@ -105,7 +105,9 @@ class Session:
         """
         inputs = self._checked_x(x)
         B, T = inputs["x"].shape[:2]
-        feeds = {**inputs, "lengths": _lengths(lengths, B, T), **self._checked_reset(reset, B, T)}
+        n = _lengths(lengths, B, T)
+        _check_finite(inputs["x"], n)
+        feeds = {**inputs, "lengths": n, **self._checked_reset(reset, B, T)}
         feeds |= self._checked_memory({} if memory is None else memory, B)
         if self.about["causal"]:
             before = self.init_state(B) if state is None else state
@@ -157,8 +159,10 @@ class Session:
     def _checked_x(self, x: ArrayLike | Mapping[str, ArrayLike]) -> dict[str, Array]:
         """The inputs by their names; of a model that has one, it may be the array itself."""
         wanted = self.about["inputs"]
-        given = x if isinstance(x, Mapping) else {"x": x}
         names = [each["name"] for each in wanted]
+        if not isinstance(x, Mapping) and names != ["x"]:
+            raise InputError(f"x is a {type(x).__name__}; this model reads a mapping with {', '.join(names)}")
+        given = x if isinstance(x, Mapping) else {"x": x}
         if sorted(given) != sorted(names):
             raise InputError(f"the inputs are {', '.join(given)}; this model reads a mapping with {', '.join(names)}")
         return {each["name"]: _read(each, np.asarray(given[each["name"]]), self._dtype) for each in wanted}
@@ -319,11 +323,22 @@ def _read(wanted: dict[str, Any], x: Array, dtype: Any) -> Array:
     if V is None:
         if not fits or x.dtype.kind != "f":
             raise InputError(f"{found} numbers ({sizes}), features last")
-        return x.astype(dtype)
+        with np.errstate(over="ignore"):  # _check_finite says it
+            return x.astype(dtype)
     if not fits or x.dtype.kind not in "iu" or bool(((x < 0) | (x >= np.asarray(V))).any()):
         most = " or ".join(str(each - 1) for each in (V if isinstance(V, list) else [V]))  # column by column
         raise InputError(f"{found} symbols, whole numbers ({sizes}) from 0 to {most}")
     return x.astype(np.int64)
+
+
+def _check_finite(x: Array, lengths: Array) -> None:
+    """ONNX Runtime's GRU, LSTM and RNN make a plausible answer of a NaN; past the lengths anything may stand."""
+    if x.dtype.kind == "f" and not (fine := np.isfinite(x)).all():
+        counts = (np.arange(x.shape[1]) < lengths[:, None]).reshape(*x.shape[:2], *(1,) * (x.ndim - 2))
+        where = np.argwhere(~fine & counts)
+        if len(where):
+            at = tuple(where[0].tolist())
+            raise InputError(f"x{list(at)} is {x[at]}; this model reads finite {x.dtype} alone")
 
 
 def _lengths(lengths: ArrayLike | None, B: int, T: int, name: str = "lengths") -> Array:

@@ -92,7 +92,7 @@ def test_a_learned_start_is_seen_as_a_first_state():
     core = elman.LearnedStart(bare)
     torch.nn.init.normal_(core.initial_state)
     x, reset = torch.randn(3, 12, 3), torch.zeros(3, 12, dtype=torch.bool)
-    reset[0, [0, 7]] = reset[2, 4] = True
+    reset[0, 7] = reset[2, 4] = True
     start = elman.state.detach(core.init_state(3))
     found = lens.inspect(core, lens.Sample(x, reset=reset))
     wanted = lens.inspect(bare, lens.Sample(x, state=start, lengths=torch.tensor([7, 12, 4])))
