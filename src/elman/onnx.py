@@ -334,7 +334,7 @@ def _read(wanted: dict[str, Any], x: Array, dtype: Any) -> Array:
 def _check_finite(x: Array, lengths: Array) -> None:
     """ONNX Runtime's GRU, LSTM and RNN make a plausible answer of a NaN; past the lengths anything may stand."""
     if x.dtype.kind == "f" and not (fine := np.isfinite(x)).all():
-        counts = (np.arange(x.shape[1]) < lengths[:, None]).reshape(*x.shape[:2], *(1,) * (x.ndim - 2))
+        counts = np.less(np.arange(x.shape[1]), lengths[:, None]).reshape(*x.shape[:2], *(1,) * (x.ndim - 2))
         where = np.argwhere(~fine & counts)
         if len(where):
             at = tuple(where[0].tolist())
