@@ -1,4 +1,5 @@
-// sigmoid, tanh, softplus, silu, log and exp of n numbers. The last few go through the same lanes as the others, padded.
+// sigmoid, tanh, softplus, silu, log, exp, sin and cos of n numbers. The last few go through the same lanes as the others, padded.
+#include "angles.h"
 #include "kernels.h"
 #include "math.h"
 #include "parallel.h"
@@ -51,6 +52,16 @@ void exp(int64_t n, const Real* x, Real* y, int threads) {
 }
 
 template <class Real>
+void sin(int64_t n, const Real* x, Real* y, int threads) {
+  map(n, x, y, threads, [](Vec<Real> v) { return sine<Real>(v); });
+}
+
+template <class Real>
+void cos(int64_t n, const Real* x, Real* y, int threads) {
+  map(n, x, y, threads, [](Vec<Real> v) { return cosine<Real>(v); });
+}
+
+template <class Real>
 int append(Program<Real>& program, const MapOperation<Real>& o) {
   using V = Vec<Real>;
   auto& steps = Steps<Real>::of(program);
@@ -66,6 +77,8 @@ int append(Program<Real>& program, const MapOperation<Real>& o) {
     case Function::relu: each([](V v) { return V(v < Real(0) ? V{} : v); }); break;  // NaN stays
     case Function::abs: each([](V v) { return V(-minus_absolute<Real>(v)); }); break;
     case Function::sqrt: each([](V v) { return square_root<Real>(v); }); break;
+    case Function::sin: each([](V v) { return sine<Real>(v); }); break;
+    case Function::cos: each([](V v) { return cosine<Real>(v); }); break;
   }
   return y;
 }
@@ -109,7 +122,9 @@ int append(Program<Real>& program, const ChooseOperation<Real>& o) {
   template Elementwise<Real> softplus<Real>; \
   template Elementwise<Real> silu<Real>;     \
   template Elementwise<Real> log<Real>;      \
-  template Elementwise<Real> exp<Real>;
+  template Elementwise<Real> exp<Real>;      \
+  template Elementwise<Real> sin<Real>;      \
+  template Elementwise<Real> cos<Real>;
 ELMAN_INSTANCE(float)
 ELMAN_INSTANCE(double)
 ELMAN_APPEND(MapOperation)

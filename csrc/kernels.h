@@ -239,6 +239,8 @@ using NormBack = void(const NormInputs<Real>& in, const NormArriving<Real>& arri
   kernel(Elementwise, silu)                      \
   kernel(Elementwise, log)                       \
   kernel(Elementwise, exp)                       \
+  kernel(Elementwise, sin)                       \
+  kernel(Elementwise, cos)                       \
   kernel(HmmFilter, hmm_filter)                  \
   kernel(HmmFilterBack, hmm_filter_back)         \
   kernel(HmmExpected, hmm_expected)              \

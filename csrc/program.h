@@ -212,7 +212,7 @@ struct MeanOperation {
 
 // What `map` makes of a number and `combine` of two. Python reads the names and the codes from the module.
 #define ELMAN_FUNCTIONS(code) \
-  code(sigmoid) code(tanh) code(softplus) code(silu) code(log) code(exp) code(relu) code(abs) code(sqrt)
+  code(sigmoid) code(tanh) code(softplus) code(silu) code(log) code(exp) code(relu) code(abs) code(sqrt) code(sin) code(cos)
 #define ELMAN_COMBINATIONS(code) code(add) code(mul) code(div) code(maximum) code(minimum)
 #define ELMAN_CODE(name) name,
 enum class Function { ELMAN_FUNCTIONS(ELMAN_CODE) };

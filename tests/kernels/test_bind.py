@@ -99,7 +99,7 @@ def test_a_length_past_the_end_is_an_error() -> None:
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid, "tanh": torch.tanh, "softplus": torch.nn.functional.softplus,
     "silu": torch.nn.functional.silu, "log": torch.log, "exp": torch.exp, "relu": torch.relu, "abs": torch.abs,
-    "sqrt": torch.sqrt,
+    "sqrt": torch.sqrt, "sin": torch.sin, "cos": torch.cos,
 }  # fmt: skip
 COMBINATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "add": torch.add, "mul": torch.mul, "div": torch.div, "maximum": torch.maximum, "minimum": torch.minimum,

@@ -1,4 +1,4 @@
-"""sigmoid, tanh, softplus, silu and exp on native vector math: accurate, clean at the edges, and blind to position."""
+"""sigmoid, tanh, softplus, silu, exp, sin and cos on native vectors: accurate, clean at edges, blind to position."""
 
 from collections.abc import Callable
 
@@ -17,6 +17,8 @@ ULPS = 3.0  # stated in csrc/math.h
 def exact(name: str, x: np.ndarray) -> np.ndarray:
     """In numpy's long double (64 bits of mantissa), by formulas without cancellation."""
     x = x.astype(np.longdouble)
+    if name in ("sin", "cos"):
+        return np.sin(x) if name == "sin" else np.cos(x)
     e = np.exp(-np.abs(x))
     logistic = np.where(x < 0, e, 1) / (1 + e)
     if name == "exp":
@@ -35,7 +37,7 @@ def called(name: str, x: Tensor) -> Tensor:
     return y
 
 
-NAMES = ("sigmoid", "tanh", "softplus", "silu", "exp")
+NAMES = ("sigmoid", "tanh", "softplus", "silu", "exp", "sin", "cos")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -53,6 +55,33 @@ def test_accurate_to_three_ulps(name: str, dtype: torch.dtype) -> None:
     ulp = np.spacing(np.abs(want.astype(x.numpy().dtype))).astype(np.longdouble)
     worst = float(np.max(np.abs(called(name, x).numpy().astype(np.longdouble) - want) / ulp))
     assert worst <= ULPS, worst
+
+
+@pytest.mark.parametrize("name", ["sin", "cos"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_angles_of_any_size(name: str, dtype: torch.dtype) -> None:
+    """From the least number to the greatest, and as near to multiples of pi / 2 as there are numbers."""
+    g = torch.Generator().manual_seed(1)
+    most = 127 if dtype == torch.float32 else 1023
+    exponents = torch.randint(-most, most, (200_000,), generator=g)
+    sizes = torch.ldexp(1 + torch.rand(200_000, generator=g, dtype=torch.float64), exponents)
+    turns = torch.randint(1, 700_000, (100_000,), generator=g).double() * (torch.pi / 2)
+    # The worst of all doubles, and of all floats, to reduce (Muller and others, 2018).
+    worst = torch.tensor([6381956970095103.0 * 2.0**797, 16367173.0 * 2.0**72], dtype=torch.float64)
+    x = torch.cat([sizes, turns, turns * 1e6, worst]).to(dtype)
+    x = torch.cat([x, -x])
+    x = x[x.isfinite()]
+    want = exact(name, x.numpy())
+    ulp = np.spacing(np.abs(want.astype(x.numpy().dtype))).astype(np.longdouble)
+    worst_error = float(np.max(np.abs(called(name, x).numpy().astype(np.longdouble) - want) / ulp))
+    assert worst_error <= (0.51 if dtype == torch.float32 else 1.0), worst_error
+
+
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_sines_of_floats_are_those_of_doubles(name: str) -> None:
+    """Rounded once: no instruction set has other bits, nor has an exported C file."""
+    x = torch.randn(10_000, generator=torch.Generator().manual_seed(0)) * 1e4
+    assert torch.equal(called(name, x), called(name, x.double()).float())
 
 
 @pytest.mark.parametrize("name", NAMES)

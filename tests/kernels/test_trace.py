@@ -30,6 +30,8 @@ EQUATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": kernels.silu,
     "relu": torch.relu,
     "exp": kernels.exp,
+    "sine": kernels.sin,
+    "cosine": lambda x: kernels.cos(x * 1e7),
     "l2 norm": lambda x: kernels.l2_norm(x, 1e-6),
     "layer norm": lambda x: kernels.layer_norm(x, G, -G, 1e-5),
     "rms norm": lambda x: kernels.rms_norm(x, G, 1e-5),

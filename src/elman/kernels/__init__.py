@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 __all__ = [
     "AttendedLoop", "Choice", "GatedLoop", "GatedOptions", "Gather", "GaussianParameters", "GaussianPriors",
     "NewtonReport", "Step", "active", "attend", "attended", "available", "bank_scan", "best_path", "calls", "choose",
-    "convolution", "digest", "dropout", "exp", "gated", "gated_pair", "gathered", "hmm_expected", "hmm_filter",
+    "convolution", "cos", "digest", "dropout", "exp", "gated", "gated_pair", "gathered", "hmm_expected", "hmm_filter",
     "hmm_gaussian", "hmm_log_prob", "hmm_posterior", "isa", "isas", "json_rows", "l2_norm", "layer_norm", "linear",
     "linear_scan", "log", "loop", "matrix_scan", "max_scan", "newton_scan", "parallel_bptt", "philox", "program",
-    "release_memory", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softmax_log_prob",
+    "release_memory", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "sin", "softmax_log_prob",
     "softmax_log_prob_sum", "softplus", "sqrt", "student_t", "tanh", "use", "viterbi", "why_not_native", "windows",
 ]  # fmt: skip
 
@@ -249,6 +249,16 @@ def log(p: Tensor) -> Tensor:
 def exp(x: Tensor) -> Tensor:
     """e^x, elementwise."""
     return _table_for(x).exp(x)
+
+
+def sin(x: Tensor) -> Tensor:
+    """The sine of x in radians, elementwise, of any size: an angle is reduced by all the digits of pi that it takes."""
+    return _table_for(x).sin(x)
+
+
+def cos(x: Tensor) -> Tensor:
+    """The cosine of x in radians, elementwise, as `sin` is."""
+    return _table_for(x).cos(x)
 
 
 def sqrt(x: Tensor) -> Tensor:

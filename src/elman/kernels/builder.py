@@ -151,7 +151,7 @@ class Builder(ABC):
 
     @abstractmethod
     def map(self, function: str, x: Slot) -> Slot:
-        """The sigmoid, tanh, softplus, silu, log, exp, relu, abs or sqrt of every element."""
+        """The sigmoid, tanh, softplus, silu, log, exp, relu, abs, sqrt, sin or cos of every element."""
 
     @abstractmethod
     def add(self, x: Slot, y: Slot) -> Slot:

@@ -5,7 +5,8 @@ will fill, so that one description of a step serves both. The names and argument
 on parameters alone are computed at once, and go into it as constants. What is not listed here raises
 Unstreamable, and the module is scanned in steps of one instead.
 
-    linear, windows, sigmoid, tanh, softplus, silu, log, exp, layer_norm, rms_norm, l2_norm, torch.relu, sqrt, abs
+    linear, windows, sigmoid, tanh, softplus, silu, log, exp, sin, cos, torch.relu, sqrt, abs
+    layer_norm, rms_norm, l2_norm
     +, -, *, /, torch.maximum and clamp with a value, a number or a tensor, as wide or of one column on the right
     torch.where(value > 0, a, b), a and b values or numbers
     of the last axis: chunk, split into given widths, x[..., a:b:step], x[..., [columns]], repeat_interleave, and
@@ -214,6 +215,7 @@ def _positive(condition: object) -> Positive:
 
 sigmoid, tanh, softplus = (_map_function(name) for name in ("sigmoid", "tanh", "softplus"))
 silu, log, exp, sqrt = (_map_function(name) for name in ("silu", "log", "exp", "sqrt"))
+sin, cos = _map_function("sin"), _map_function("cos")
 
 
 def linear(x: Traced, weight: Tensor, bias: Tensor | None) -> Traced:

@@ -138,7 +138,7 @@ def _maps() -> Iterator[Case]:
     }
     for name, function in softmaxes.items():
         yield Case(name, partial(_with_symbols, function), random((B, T, C), (3, C), (3,)))
-    for name in ("sigmoid", "tanh", "softplus", "silu", "exp"):
+    for name in ("sigmoid", "tanh", "softplus", "silu", "exp", "sin", "cos"):
         yield Case(name, getattr(kernels, name), random((B, T, C)))
     yield Case("log", kernels.log, [x.sigmoid() for x in random((B, T, C))])
     yield Case("norm, layer", lambda x, g, b: kernels.layer_norm(x, g, b, 1e-5), random((B, C), (C,), (C,)))

@@ -22,7 +22,7 @@ from elman.kernels.reference import GatedOptions
 
 FUNCTIONS = {
     "sigmoid": "sigmoid", "tanh": "tanh_of", "softplus": "softplus", "silu": "silu", "log": "log_of", "exp": "exp_of",
-    "relu": "relu", "abs": "absolute", "sqrt": "root_of",
+    "relu": "relu", "abs": "absolute", "sqrt": "root_of", "sin": "sine_of", "cos": "cosine_of",
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 Array = NDArray[Any]
 MAPS = {"sigmoid": "Sigmoid", "tanh": "Tanh", "softplus": "Softplus", "log": "Log", "exp": "Exp", "relu": "Relu",
-        "abs": "Abs", "sqrt": "Sqrt"}  # fmt: skip
+        "abs": "Abs", "sqrt": "Sqrt", "sin": "Sin", "cos": "Cos"}  # fmt: skip
 
 
 class Store:

@@ -5,7 +5,7 @@ from elman.kernels.native.attention import attend, attended
 from elman.kernels.native.attention import fits as attended_fits
 from elman.kernels.native.channels import bank_scan, convolution, selective_scan
 from elman.kernels.native.draws import choose, digest, philox, student_t
-from elman.kernels.native.elementwise import exp, log, sigmoid, silu, softplus, tanh
+from elman.kernels.native.elementwise import cos, exp, log, sigmoid, silu, sin, softplus, tanh
 from elman.kernels.native.gated import gated
 from elman.kernels.native.gated_pair import gated_pair
 from elman.kernels.native.gathered import gathered
@@ -22,8 +22,8 @@ from elman.kernels.native.softmax import softmax_log_prob, softmax_log_prob_sum
 
 __all__ = [
     "HmmGaussian", "Program", "attend", "attended", "attended_fits", "bank_scan", "best_path", "calls", "choose",
-    "convolution", "digest", "exp", "gated", "gated_pair", "gathered", "hmm_expected", "hmm_filter", "hmm_log_prob",
-    "hmm_posterior", "isa", "isas", "json_rows", "l2_norm", "layer_norm", "linear", "linear_scan", "log",
-    "matrix_scan", "max_scan", "philox", "release_memory", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu",
-    "softmax_log_prob", "softmax_log_prob_sum", "softplus", "student_t", "tanh",
+    "convolution", "cos", "digest", "exp", "gated", "gated_pair", "gathered", "hmm_expected", "hmm_filter",
+    "hmm_log_prob", "hmm_posterior", "isa", "isas", "json_rows", "l2_norm", "layer_norm", "linear", "linear_scan",
+    "log", "matrix_scan", "max_scan", "philox", "release_memory", "reverse", "rms_norm", "selective_scan", "sigmoid",
+    "silu", "sin", "softmax_log_prob", "softmax_log_prob_sum", "softplus", "student_t", "tanh",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""sigmoid, tanh, softplus, silu, log and exp, on csrc/elementwise.cpp: the same bits at every position of an element.
+"""sigmoid, tanh, softplus, silu, log, exp, sin and cos, on csrc/elementwise.cpp: the same bits at every position.
 
 Torch's own are not so: their vector and scalar code differ in the last bits.
 The backward passes are Torch's, elementwise and exact enough, and can be differentiated again.
@@ -42,6 +42,16 @@ def log(p: Tensor) -> Tensor:
 def exp(x: Tensor) -> Tensor:
     """e^x, elementwise."""
     return _apply(_Exp, _ops["exp"], torch.exp, x)
+
+
+def sin(x: Tensor) -> Tensor:
+    """The sine of x in radians, elementwise."""
+    return _apply(_Sin, _ops["sin"], torch.sin, x)
+
+
+def cos(x: Tensor) -> Tensor:
+    """The cosine of x in radians, elementwise."""
+    return _apply(_Cos, _ops["cos"], torch.cos, x)
 
 
 class _Exp(torch.autograd.Function):
@@ -121,6 +131,30 @@ class _Silu(torch.autograd.Function):
         return gy * (s + x * s * (1 - s))
 
 
+class _Sin(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Context, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return _ops["sin"](x)
+
+    @staticmethod
+    def backward(ctx: Context, gy: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return gy * cos(x)
+
+
+class _Cos(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Context, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return _ops["cos"](x)
+
+    @staticmethod
+    def backward(ctx: Context, gy: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return -gy * sin(x)
+
+
 def _apply(
     function: type[torch.autograd.Function], op: Callable[..., Tensor], plain: Callable[..., Tensor], x: Tensor
 ) -> Tensor:
@@ -141,4 +175,4 @@ def _define(name: str) -> Operation:
     return define(f"{name}(Tensor x) -> Tensor", run, lambda x: x.new_empty(x.shape))
 
 
-_ops = {name: _define(name) for name in ("sigmoid", "tanh", "softplus", "silu", "log", "exp")}
+_ops = {name: _define(name) for name in ("sigmoid", "tanh", "softplus", "silu", "log", "exp", "sin", "cos")}

@@ -6,6 +6,7 @@ through a product: an infinity before a reset or in the padding would come throu
 
 from elman.kernels.reference.choice import Choice, choose
 from elman.kernels.reference.elementwise import (
+    cos,
     exp,
     json_rows,
     l2_norm,
@@ -17,6 +18,7 @@ from elman.kernels.reference.elementwise import (
     rms_norm,
     sigmoid,
     silu,
+    sin,
     softplus,
     tanh,
 )
@@ -30,8 +32,8 @@ from elman.kernels.reference.softmax import softmax_log_prob, softmax_log_prob_b
 
 __all__ = [
     "AttendedLoop", "Choice", "Context", "GatedLoop", "GatedOptions", "Gather", "Step", "attend", "bank_scan",
-    "best_path", "choose", "convolution", "exp", "gated", "gathered", "hmm_expected", "hmm_filter", "hmm_log_prob",
-    "hmm_posterior", "json_rows", "l2_norm", "layer_norm", "linear", "linear_scan", "log", "log_sum_exp", "loop",
-    "matrix_scan", "max_scan", "philox", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softmax_log_prob",
-    "softmax_log_prob_back", "softmax_log_prob_sum", "softplus", "student_t", "tanh",
+    "best_path", "choose", "convolution", "cos", "exp", "gated", "gathered", "hmm_expected", "hmm_filter",
+    "hmm_log_prob", "hmm_posterior", "json_rows", "l2_norm", "layer_norm", "linear", "linear_scan", "log",
+    "log_sum_exp", "loop", "matrix_scan", "max_scan", "philox", "reverse", "rms_norm", "selective_scan", "sigmoid",
+    "silu", "sin", "softmax_log_prob", "softmax_log_prob_back", "softmax_log_prob_sum", "softplus", "student_t", "tanh",
 ]  # fmt: skip

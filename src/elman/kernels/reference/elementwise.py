@@ -14,6 +14,8 @@ from elman.lengths import valid
 
 linear = F.linear
 exp = torch.exp
+sin = torch.sin
+cos = torch.cos
 sigmoid = torch.sigmoid
 tanh = torch.tanh
 softplus = F.softplus

@@ -122,6 +122,93 @@ static inline float logarithm(float x) {
   return x > 0.0f ? log : NAN;
 }
 
+/* The upper 64 bits of a product. */
+static inline uint64_t upper_product(uint64_t a, uint64_t b) {
+  const uint64_t low = 0xFFFFFFFFu, a0 = a & low, a1 = a >> 32, b0 = b & low, b1 = b >> 32;
+  const uint64_t middle = a1 * b0 + (a0 * b0 >> 32);
+  return a1 * b1 + (middle >> 32) + ((a0 * b1 + (middle & low)) >> 32);
+}
+
+/* x >= 1e6, from a float: x = n pi/2 + high + low, by 192 bits of 2 / pi from where they count; n modulo 4 */
+static uint32_t turn_far(double x, double *high, double *low) {
+  static const uint64_t two_over_pi[] = {0u, 0xA2F9836E4E441529u, 0xFC2757D1F534DDC0u,
+                                         0xDB6295993C439041u, 0xFE5163ABDEBBC561u, 0xB7246E3A424DD2E0u};
+  uint64_t bits, word[3], m, middle, top, n;
+  int64_t rest;
+  double first, tail, sum, lost, a, less;
+  int at, i;
+  memcpy(&bits, &x, sizeof bits);
+  m = (bits & 0xFFFFFFFFFFFFFu) | 0x10000000000000u;
+  at = (int)(bits >> 52) - 1075 + 62;
+  for (i = 0; i < 3; ++i) {
+    const uint64_t *w = two_over_pi + at / 64 + i;
+    word[i] = at % 64 ? w[0] << at % 64 | w[1] >> (64 - at % 64) : w[0];
+  }
+  middle = m * word[1] + upper_product(m, word[2]);
+  top = m * word[0] + upper_product(m, word[1]) + (middle < m * word[1]);
+  n = (top + ((uint64_t)1 << 61)) >> 62;
+  rest = (int64_t)(top - (n << 62));
+  first = (double)rest;
+  tail = (double)(rest - (int64_t)first) + (double)middle * 5.421010862427522e-20; /* 2^-64 */
+  sum = first + tail;
+  lost = (first - sum) + tail;
+  memcpy(&bits, &sum, sizeof bits);
+  bits &= ~(uint64_t)0x7FFFFFFu; /* 26 bits, and 26 of pi/2: their product is exact */
+  memcpy(&a, &bits, sizeof a);
+  less = a * 3.446300270664977e-27 + ((sum - a) + lost) * (3.406121545623552e-19 + 3.446300270664977e-27);
+  *high = a * 3.406121545623552e-19 + less;
+  *low = (a * 3.406121545623552e-19 - *high) + less;
+  return (uint32_t)n;
+}
+
+/* a - b, and what rounding has taken of it added to `lost` */
+static inline double minus(double a, double b, double *lost) {
+  const double d = a - b, back = d - a;
+  *lost += (a - (d - back)) - (b + back);
+  return d;
+}
+
+/* sin(|x| + ahead pi/2) in double: |x| = n pi/2 + r, sin r = r + r^3 p(r^2), cos r = 1 - r^2/2 + r^4 q(r^2) */
+static double sine_of_size(float x, uint32_t ahead) {
+  const double shift = 6755399441055744.0; /* 1.5 * 2^52 */
+  const double size = x < 0.0f ? -(double)x : (double)x;
+  double r, low = 0.0, u, half, upper, p = 1.591810123027412e-10, q = -1.1382614868556325e-11, y;
+  uint32_t n;
+  if (size >= 1e6 && x - x == 0.0f) {
+    n = turn_far(size, &r, &low);
+  } else {
+    const double shifted = size * 0.63661977236758138 + shift, whole = shifted - shift;
+    double high;
+    n = whole <= 636620.0 ? (uint32_t)whole : 0u; /* nor of what is not a number */
+    r = size - whole * 1.5707963267341256;        /* pi/2 in four parts, the first three of 33 bits */
+    r = minus(r, whole * 6.077100506303966e-11, &low);
+    r = minus(r, whole * 2.0222662487111665e-21, &low);
+    low -= whole * 8.4784276603689e-32;
+    high = r + low;
+    low = (r - high) + low;
+    r = high;
+  }
+  u = r * r, half = u * 0.5, upper = 1.0 - half;
+  p = p * u + -2.5051131455427946e-08;
+  p = p * u + 2.755731610068303e-06;
+  p = p * u + -0.0001984126983675497;
+  p = p * u + 0.008333333333330946;
+  p = p * u + -0.16666666666666666;
+  q = q * u + 2.0876146024689747e-09;
+  q = q * u + -2.7557317270560326e-07;
+  q = q * u + 2.4801587298763433e-05;
+  q = q * u + -0.0013888888888887395;
+  q = q * u + 0.041666666666666664;
+  n += ahead;
+  y = n & 1u ? upper + (((1.0 - upper) - half) + (u * u * q - r * low)) : r + (r * u * p + low * (1.0 - half));
+  return n & 2u ? -y : y;
+}
+
+static inline float sine(float x) {
+  const float y = (float)sine_of_size(x, 0);
+  return number_of(bits_of(y) ^ (bits_of(x) & 0x80000000u));
+}
+
 static inline float rectified(float x) { return x < 0.0f ? 0.0f : x; }
 
 /* The sum of all lanes: of halves, of their halves, and so on. */
@@ -156,6 +243,10 @@ EACH(relu, rectified(x[i]))
 EACH(absolute, -minus_absolute(x[i]))
 
 EACH(root_of, sqrtf(x[i]))
+
+EACH(sine_of, sine(x[i]))
+
+EACH(cosine_of, (float)sine_of_size(x[i], 1))
 
 /* z = f(x, y); what is not a number stays so on either side */
 #define COMBINE(name, f)                                                \
