@@ -20,6 +20,7 @@ USES: dict[str, tuple[tuple[int, ...], torch.dtype, Use]] = {
     "shift": ((C,), F64, lambda past, x: (past.shift("leaf", x),)),
     "count": ((1,), F64, lambda past, x: (past.count("leaf", x),)),
     "turn": ((2,), torch.complex128, lambda past, x: (past.turn("leaf", torch.tensor([1.0, 0.3], dtype=F64)),)),
+    "turn by the input": ((C,), torch.complex128, lambda past, x: (past.turn("leaf", x),)),
     "maximum": ((C,), F64, lambda past, x: (past.maximum("leaf", x, x.flip(-1)),)),
 }
 

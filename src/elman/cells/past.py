@@ -41,9 +41,10 @@ class Past(ABC):
 
     @abstractmethod
     def turn(self, name: str, theta: Tensor) -> Tensor:
-        """cos and sin, side by side, of angles that grow by theta (N,) with each input: (..., 2 N); a leaf (B, N).
+        """cos and sin, side by side, of angles that grow with each input by theta, (N,) or (..., N): (..., 2 N); a leaf
+        (B, N).
 
-        It is exp(i t theta) - 1, complex, after t inputs: it starts at zero, and goes on by a linear scan.
+        It is exp(i phi) - 1, complex, of the angles phi so far: it starts at zero, and goes on by a linear scan.
         """
 
     @abstractmethod
@@ -71,7 +72,7 @@ class StepPast(Past):
     def turn(self, name: str, theta: Tensor) -> Tensor:
         a, b = _turns(theta, self.before[name].dtype)
         self.after[name] = h = a * self.before[name] + b
-        return _unit(torch.view_as_real(h).flatten(-2), theta)
+        return _unit(torch.view_as_real(h).flatten(-2))
 
     def maximum(self, name: str, f: Tensor, i: Tensor) -> Tensor:
         kept = f + self.before[name]
@@ -108,7 +109,7 @@ class ScanPast(Past):
         a, b = _turns(theta, self.before[name].dtype)
         every = b.expand(*self.reset.shape, -1)
         h, self.after[name] = kernels.linear_scan(a, every, self.before[name], self.lengths, self.reset)
-        return _unit(torch.view_as_real(h).flatten(-2), theta)
+        return _unit(torch.view_as_real(h).flatten(-2))
 
     def maximum(self, name: str, f: Tensor, i: Tensor) -> Tensor:
         before = self.before[name]
@@ -149,9 +150,11 @@ class StreamPast(Past):
         return before
 
     def turn(self, name: str, theta: Tensor) -> Tensor:
-        turns = _turns(theta, torch.complex64 if self.builder.dtype == torch.float32 else torch.complex128)
-        a, b = (self.builder.constant(torch.view_as_real(part).flatten()) for part in turns)
-        return _unit(traced(self.builder, self.builder.scan(a, b, self.slots[name], is_complex=True)), theta)
+        N = theta.shape[-1]
+        sides = torch.cat([kernels.cos(theta), kernels.sin(theta)], -1).to(self.builder.dtype)
+        a = sides[..., [n + part for n in range(N) for part in (0, N)]]
+        slots = slot_of(self.builder, a), slot_of(self.builder, a - _ones(a))
+        return _unit(traced(self.builder, self.builder.scan(*slots, self.slots[name], is_complex=True)))
 
     def maximum(self, name: str, f: Tensor, i: Tensor) -> Tensor:
         kept = f + traced(self.builder, self.slots[name])
@@ -161,11 +164,16 @@ class StreamPast(Past):
 
 def _turns(theta: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """a and b of h = a h' + b, where h + 1 turns by theta: exp(i theta), and what it differs from 1."""
-    a = torch.polar(torch.ones_like(theta), theta).to(dtype)
+    a = torch.complex(kernels.cos(theta), kernels.sin(theta)).to(dtype)
     return a, a - 1
 
 
-def _unit(pairs: Tensor, theta: Tensor) -> Tensor:
+def _unit(pairs: Tensor) -> Tensor:
     """h + 1 of parts (..., 2 N) of h, each of length one: what rounding adds to lengths in a million steps goes."""
-    ones = theta.new_tensor([1.0, 0.0]).repeat(len(theta)).to(pairs.dtype)
-    return kernels.l2_norm(pairs + ones, 0.0, len(theta))
+    return kernels.l2_norm(pairs + _ones(pairs), 0.0, pairs.shape[-1] // 2)
+
+
+def _ones(pairs: Tensor) -> Tensor:
+    """1 of each of so many pairs (..., 2 N), as a complex number."""
+    device = pairs.device if isinstance(pairs, Tensor) else None
+    return torch.tensor([1.0, 0.0], dtype=pairs.dtype, device=device).repeat(pairs.shape[-1] // 2)
