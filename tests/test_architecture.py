@@ -46,7 +46,7 @@ PUBLIC = [
     "GaussianHMM", "GaussianReadout", "HGRN2", "HMM", "HMMConfig", "HMMDataConfig", "HMMModelConfig", "ImageConfig",
     "ImageDataConfig", "ImageModelConfig", "IndRNN", "Jordan", "KDA", "LMConfig", "LMModelConfig", "LRU", "LSTM",
     "Lags", "LanguageModel", "LearnedStart", "LinearChain", "LossConfig", "MGU", "MLSTM", "Mamba", "Mamba2",
-    "MarkovConfig", "MarkovModel", "MarkovModelConfig", "MinGRU", "MinLSTM", "NegativeBinomial",
+    "Mamba3", "MarkovConfig", "MarkovModel", "MarkovModelConfig", "MinGRU", "MinLSTM", "NegativeBinomial",
     "NegativeBinomialReadout", "Norm", "OptimConfig", "Painter", "Parallel", "Poisson", "PoissonHMM", "PoissonReadout",
     "Pool", "Pooled", "PreviewConfig", "QuantileGrid", "QuantileReadout", "RGLRU", "RWKV7", "Rate", "Recompute",
     "Residual", "RetNet", "Reverse", "S4D", "S5", "SLSTM", "SamplingConfig", "Scale", "SequenceClassifier",

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="a p
 T, D, V = 12, 7, 11
 NATIVE = (
     "elman", "indrnn", "rate", "gru", "lstm", "mgu", "mingru", "minlstm", "lru", "s4d", "s5", "mamba", "mamba2",
-    "retnet", "gla", "hgrn2", "deltanet", "gated_deltanet", "kda", "rwkv7", "mlstm", "slstm", "rglru",
+    "mamba3", "retnet", "gla", "hgrn2", "deltanet", "gated_deltanet", "kda", "rwkv7", "mlstm", "slstm", "rglru",
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ _NAMES = {
     "elman.cells": (
         "CELLS", "GLA", "GRU", "HGRN2", "HMM", "KDA", "LRU", "LSTM", "MGU", "MLSTM", "RGLRU", "RWKV7", "S4D", "S5",
         "SLSTM", "DeepTransition", "DeltaNet", "Elman", "GatedDeltaNet", "IndRNN", "Jordan", "Mamba", "Mamba2",
-        "MinGRU", "MinLSTM", "Rate", "RetNet", "Window", "cell",
+        "Mamba3", "MinGRU", "MinLSTM", "Rate", "RetNet", "Window", "cell",
     ),
     "elman.compose": (
         "GLU", "Bidirectional", "Columns", "Dense", "Dropout", "Lags", "LearnedStart", "Norm", "Parallel", "Pool",

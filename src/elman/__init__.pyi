@@ -39,6 +39,7 @@ from elman.cells import IndRNN as IndRNN
 from elman.cells import Jordan as Jordan
 from elman.cells import Mamba as Mamba
 from elman.cells import Mamba2 as Mamba2
+from elman.cells import Mamba3 as Mamba3
 from elman.cells import MinGRU as MinGRU
 from elman.cells import MinLSTM as MinLSTM
 from elman.cells import Rate as Rate

@@ -98,6 +98,7 @@ DECAYED = {
     "lstm": "W U P", "gru": "W U", "mgu": "W U", "mingru": "U", "minlstm": "U", "lru": "B C", "s4d": "U C",
     "s5": "B C", "mamba": "U w S W V", "hmm": "",
     "mamba2": "U w O",
+    "mamba3": "U O",
     "retnet": "U O",
     "gla": "U W_1 W_2 O",
     "hgrn2": "U O",

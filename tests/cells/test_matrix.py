@@ -15,7 +15,7 @@ from elman.compose import Norm, Residual, Stack, blocks
 from elman.errors import InputError
 from elman.stream import Stream
 
-FAMILY = ["mamba2", "retnet", "gla", "hgrn2", "deltanet", "gated_deltanet", "kda", "rwkv7", "mlstm"]
+FAMILY = ["mamba2", "mamba3", "retnet", "gla", "hgrn2", "deltanet", "gated_deltanet", "kda", "rwkv7", "mlstm"]
 
 
 def test_the_family() -> None:
@@ -37,7 +37,7 @@ def test_gates_lie_between_zero_and_one_one_for_each_head_or_key(name: str, rand
     assert core.keep_gate == ("" if name == "deltanet" else "a")
 
 
-@pytest.mark.parametrize("name", ["mamba2", "retnet", "gla", "hgrn2", "mlstm"])
+@pytest.mark.parametrize("name", ["mamba2", "mamba3", "retnet", "gla", "hgrn2", "mlstm"])
 @torch.no_grad()
 def test_the_decay_that_is_shown_is_the_one_that_the_state_has(name: str, randomised) -> None:
     """Of two states that differ in S alone, the next differ by a, in cells that do not correct."""

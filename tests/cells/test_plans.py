@@ -26,7 +26,9 @@ from elman.core import Core
 from elman.state import State
 
 B, T = 5, 24  # enough for threads, with heads of this size: tails of keys and of columns
-OPTIONS: dict[str, dict[str, Any]] = {"mamba2": {"state_size": 17, "expand": 1}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "mamba2": {"state_size": 17, "expand": 1}, "mamba3": {"state_size": 17, "expand": 1}
+}  # fmt: skip
 MATRIX = sorted(name for name, cell in CELLS.items() if isinstance(cell, type) and issubclass(cell, Matrix))
 EACH = 50  # plans on one sample
 

@@ -215,7 +215,9 @@ def test_the_reset_gate_acts_where_it_does_in_torch(reset_after: bool, tmp_path:
         assert np.abs(other.scan(x.numpy())[0] - gru(x)[0].detach().numpy()).max() < 1e-5
 
 
-@pytest.mark.parametrize("name", ["elman", "gru", "lstm", "mgu", "mingru", "lru", "s4d", "gated_deltanet", "mamba"])
+@pytest.mark.parametrize(
+    "name", ["elman", "gru", "lstm", "mgu", "mingru", "lru", "s4d", "gated_deltanet", "mamba", "mamba3"]
+)
 def test_the_reference_evaluator_computes_the_same(name: str, tmp_path: Path) -> None:
     """The standard's own implementation, in NumPy: of nodes, of loops, of norms and of matrices."""
     from onnx.reference import ReferenceEvaluator

@@ -19,6 +19,7 @@ from elman.cells.lru import LRU
 from elman.cells.lstm import LSTM
 from elman.cells.mamba import Mamba
 from elman.cells.mamba2 import Mamba2
+from elman.cells.mamba3 import Mamba3
 from elman.cells.mgu import MGU
 from elman.cells.mingru import MinGRU
 from elman.cells.minlstm import MinLSTM
@@ -37,8 +38,8 @@ from elman.options import refuse_unknown
 
 __all__ = [
     "CELLS", "GLA", "GRU", "HGRN2", "HMM", "KDA", "LRU", "LSTM", "MGU", "MLSTM", "RGLRU", "RWKV7", "S4D", "S5",
-    "SLSTM", "DeepTransition", "DeltaNet", "Elman", "GatedDeltaNet", "IndRNN", "Jordan", "Mamba", "Mamba2", "MinGRU",
-    "MinLSTM", "Rate", "RetNet", "Window", "cell",
+    "SLSTM", "DeepTransition", "DeltaNet", "Elman", "GatedDeltaNet", "IndRNN", "Jordan", "Mamba", "Mamba2", "Mamba3",
+    "MinGRU", "MinLSTM", "Rate", "RetNet", "Window", "cell",
 ]  # fmt: skip
 
 CELLS: dict[str, type[Core]] = {
@@ -58,6 +59,7 @@ CELLS: dict[str, type[Core]] = {
     "s5": S5,
     "mamba": Mamba,
     "mamba2": Mamba2,
+    "mamba3": Mamba3,
     "retnet": RetNet,
     "gla": GLA,
     "hgrn2": HGRN2,
