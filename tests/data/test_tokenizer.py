@@ -149,12 +149,19 @@ def test_the_longest_token_is_taken() -> None:
 
 def test_the_file_of_rwkv_is_read(tmp_path: Path) -> None:
     path = tmp_path / "rwkv_vocab_v20230424.txt"
-    path.write_text("".join(f"{i} {t!r} 1\n" for i, t in enumerate([b"\x00", "a b", b"\xff\n"], 1)))
+    path.write_text("".join(f"{i} {t!r} {len(t)}\n" for i, t in enumerate([b"\x00", "a b", b"\xff\n"], 1)))
     found = World.read(path, 300)
     assert [found.bytes_of(i) for i in (0, 1, 2, 3, 9)] == [b"", b"\x00", b"a b", b"\xff\n", b""]
-    path.write_text("1 __import__('os') 3\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["1 __import__('os') 3", "0 'a' 1", "-1 'a' 1", "1 'ab' 1", "1 'é' 1", "1 2 2", "1 [97] 1", "1 'a'", "1 'a"],
+)
+def test_a_vocabulary_that_is_cut_off_or_something_else_is_refused(line: str, tmp_path: Path) -> None:
+    (tmp_path / "vocabulary.txt").write_text(f"{line}\n")
     with pytest.raises(FileError, match="not a vocabulary of RWKV"):
-        World.read(path, 300)
+        World.read(tmp_path / "vocabulary.txt", 300)
 
 
 @pytest.mark.slow
@@ -169,6 +176,24 @@ def test_none_is_made_of_a_text() -> None:
     for kind in (Tokenizer, World):
         with pytest.raises(InputError, match="comes with a model that was converted"):
             kind.fit([TEXT], 1, 300)
+
+
+def test_a_text_is_read_whole_though_the_file_cuts_and_fills_texts() -> None:
+    """`save_pretrained` writes the truncation and padding of the last call into the file."""
+    filled = tokenizers.Tokenizer.from_str(byte_level())
+    filled.enable_truncation(4)
+    filled.enable_padding(length=100)
+    assert filled.encode(TEXT).ids != tokenizers.Tokenizer.from_str(byte_level()).encode(TEXT).ids
+    symbols = Tokenizer(filled.to_str(), 310, 1)
+    for text in (TEXT, "the"):
+        assert symbols.encode(text).tolist() == Tokenizer(byte_level(), 310, 1).encode(text).tolist()
+
+
+def test_the_tokenizer_of_a_larger_model_is_refused() -> None:
+    largest = tokenizers.Tokenizer.from_str(byte_level()).get_vocab_size() - 1
+    Tokenizer(byte_level(), largest + 1, 1)
+    with pytest.raises(FileError, match=f"up to number {largest:,}, and the model {largest:,} symbols"):
+        Tokenizer(byte_level(), largest, 1)
 
 
 def test_a_file_that_is_no_tokenizer_is_refused() -> None:

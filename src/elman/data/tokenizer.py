@@ -40,6 +40,13 @@ class Tokenizer(Vocabulary):
             self._tokenizer = tokenizers.Tokenizer.from_str(model)
         except Exception as error:  # what the package raises is an Exception itself
             raise FileError(f"the tokenizer is not one that the package tokenizers reads: {error}") from error
+        self._tokenizer.no_truncation()  # a file may ask for both, and a text has to be read whole and alone
+        self._tokenizer.no_padding()
+        largest = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+        if largest >= size:
+            raise FileError(
+                f"the tokenizer has tokens up to number {largest:,}, and the model {size:,} symbols: it is another's"
+            )
         self._model, self.size, self.end = model, size, end
         self._cuts = _may_be_cut(json.loads(model))
 
@@ -136,9 +143,13 @@ class World(Vocabulary):
         try:
             for line in path.read_text(encoding="utf-8").splitlines():
                 number, rest = line.split(" ", 1)
-                token = ast.literal_eval(rest.rsplit(" ", 1)[0])
-                tokens[int(number) - 1] = token.encode() if isinstance(token, str) else bytes(token)
-        except (OSError, ValueError, SyntaxError, IndexError) as error:
+                text, length = rest.rsplit(" ", 1)
+                token = ast.literal_eval(text)
+                token = token.encode() if isinstance(token, str) else token
+                if int(number) < 1 or not isinstance(token, bytes) or len(token) != int(length):
+                    raise ValueError(f"{line!r} is not a number from 1 on, a text, and how many bytes it has")
+                tokens[int(number) - 1] = token
+        except (OSError, ValueError, SyntaxError, IndexError, RecursionError, MemoryError) as error:
             raise FileError(f"{path} is not a vocabulary of RWKV of at most {size:,} tokens: {error}") from error
         return cls(tokens, size)
 
