@@ -15,11 +15,12 @@ from elman.compose.attention.local import LocalAttention
 transformers = pytest.importorskip("transformers", exc_type=ImportError)
 
 
-def theirs() -> torch.nn.Module:
+def theirs(**settings: object) -> torch.nn.Module:
     torch.manual_seed(0)
     config = transformers.RecurrentGemmaConfig(
-        vocab_size=SYMBOLS, hidden_size=16, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=1,
-        intermediate_size=40, attention_window_size=8, logits_soft_cap=2.0,
+        vocab_size=SYMBOLS, hidden_size=48, num_hidden_layers=4,  # its root is rounded to bfloat16
+        num_attention_heads=2, num_key_value_heads=1,
+        intermediate_size=40, attention_window_size=8, logits_soft_cap=2.0, **settings,
     )  # fmt: skip
     return randomise(transformers.RecurrentGemmaForCausalLM(config))
 
@@ -33,6 +34,16 @@ def test_transformers_computes_the_same(tmp_path: Path) -> None:
         want = model(x, use_cache=False).logits
     assert worst_error(lm, x, want, 2) < 1e-5 and float(want.abs().max()) > 0.5
     assert lm.config.tied and lm.config.cell == "rglru"
+
+
+def test_one_without_attention_is_streamed_natively(tmp_path: Path) -> None:
+    model = theirs(block_types=["recurrent"])
+    lm = elman.from_pretrained(save(model, tmp_path / "theirs"))
+    x = tokens(steps=27)
+    x[:, 0] = 2
+    with torch.no_grad():
+        want = model(x, use_cache=False).logits
+    assert worst_error(lm, x, want, 2) < 1e-5 and elman.Stream(lm.model, 1).native
 
 
 def edited(folder: Path, **settings: object) -> Path:
@@ -59,7 +70,7 @@ def test_rotations_are_those_of_the_config(tmp_path: Path) -> None:
     rope = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.25}
     lm = elman.from_pretrained(edited(save(theirs(), tmp_path / "theirs"), rope_parameters=rope))
     found = {(part.base, part.rotary) for part in lm.model.core.modules() if isinstance(part, LocalAttention)}
-    assert found == {(500.0, 2)}
+    assert found == {(500.0, 6)}
 
 
 def test_the_laws_hold(tmp_path: Path) -> None:

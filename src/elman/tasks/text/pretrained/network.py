@@ -45,8 +45,7 @@ class TokenEmbedding(Embedding):
         table: Tensor = self.weight
         if self.start:
             table = torch.cat([self.weight[self.start : self.start + 1], self.weight[1:]])
-        x = builder.lookup(table)
-        return x if self.scale == 1.0 else slot_of(builder, traced(builder, x) * self.scale)
+        return builder.lookup(table if self.scale == 1.0 else table * self.scale)
 
 
 class CappedSoftmax(Softmax):
