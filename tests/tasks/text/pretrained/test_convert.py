@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from theirs import write_folder
+from theirs import check_odd_files, write_folder
 from torch import Tensor
 
 import elman
@@ -199,3 +199,14 @@ def test_a_head_of_its_own_must_be_there_and_nothing_quantised(tmp_path: Path) -
         elman.from_pretrained(write_folder(tmp_path / "untied", {**config, "tie_word_embeddings": False}, tensors))
     with pytest.raises(elman.ElmanError, match="not quantised"):
         elman.from_pretrained(write_folder(tmp_path / "few", {**config, "quantization_config": {"bits": 4}}, tensors))
+
+
+@pytest.mark.slow
+def test_odd_files_are_read_or_refused(tmp_path: Path) -> None:
+    check_odd_files(tmp_path / "odd", *mamba())
+
+
+def test_more_layers_than_tensors_are_refused_before_they_are_built(tmp_path: Path) -> None:
+    config, tensors = mamba()
+    with pytest.raises(elman.ElmanError, match=r"has 1,000,000,000 layers, and .* 13 tensors in all"):
+        elman.from_pretrained(write_folder(tmp_path / "deep", {**config, "num_hidden_layers": 10**9}, tensors))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from theirs import SYMBOLS, check_laws, tokens, worst_error, write_folder
+from theirs import SYMBOLS, check_laws, check_odd_files, tokens, worst_error, write_folder
 from torch import Tensor
 
 import elman
@@ -228,3 +228,9 @@ def test_the_eps_is_theirs_where_none_is_said(family: str, tmp_path: Path) -> No
     del config["norm_eps"]
     lm = elman.from_pretrained(write_folder(tmp_path / "theirs", config, tensors))
     assert {part.eps for part in lm.model.core.modules() if isinstance(part, elman.Norm)} == {1e-6}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_odd_files_are_read_or_refused(family: str, tmp_path: Path) -> None:
+    check_odd_files(tmp_path / "odd", *draw(family))

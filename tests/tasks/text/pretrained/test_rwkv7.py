@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from theirs import check_laws, tokens, worst_error, write_folder
+from theirs import check_laws, check_odd_files, tokens, worst_error, write_folder
 from torch import Tensor
 
 import elman
@@ -172,3 +172,16 @@ def test_a_truncated_file_is_refused(pth: Path) -> None:
     pth.write_bytes(pth.read_bytes()[:1000])
     with pytest.raises(elman.ElmanError, match="whole"):
         elman.from_pretrained(pth)
+
+
+@pytest.mark.slow
+def test_odd_files_are_read_or_refused(tmp_path: Path) -> None:
+    check_odd_files(tmp_path / "fla", *fla_tensors())
+    tensors = pth_tensors()
+    write_world(tmp_path)
+    for name, tensor in tensors.items():
+        for other in (tensor.sum(), tensor.flatten()[:-1], tensor[:0]):
+            torch.save({**tensors, name: other}, tmp_path / "odd.pth")
+            with pytest.raises(elman.ElmanError) as raised:
+                elman.from_pretrained(tmp_path / "odd.pth")
+            assert "\n" not in str(raised.value)

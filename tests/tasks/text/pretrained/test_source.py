@@ -56,6 +56,13 @@ def test_tensors_in_several_files(tmp_path: Path) -> None:
     assert both.tolist() == [1.0, 1.0, 0.0, 0.0, 0.0]
 
 
+@pytest.mark.parametrize("index", [{}, {"weight_map": {}}, {"weight_map": ["a"]}, {"weight_map": "a"}])
+def test_an_index_that_names_no_files_is_refused(index: dict, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / "config.json").write_text("{}")
+    assert "has no weight_map" in refusal(tmp_path)
+
+
 def test_an_index_names_files_beside_it_alone(tmp_path: Path) -> None:
     folder = tmp_path / "theirs"
     folder.mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 import elman
 from elman import laws
+from elman.errors import ElmanError
 from elman.tasks.text.lm import LanguageModel
 
 SYMBOLS = 300
@@ -80,6 +82,37 @@ def worst_error(lm: LanguageModel, x: Tensor, want: Tensor, begin: int | None = 
         stream = elman.Stream(lm.model, len(x))
         found.append(torch.stack([torch.from_numpy(stream.logits(s.numpy()).copy()) for s in symbols.T], 1))
     return max(float((logits[..., order] - want).abs().max()) for logits in found)
+
+
+ODD = (0, -1, 0.5, 10**12, math.nan, math.inf, "x", "", True, [], [[1]], {}, None)
+
+
+def check_odd_files(folder: Path, config: dict, tensors: dict[str, Tensor]) -> None:
+    """Whatever a setting is, and whatever shape a tensor has: a model, or one line that says what is wrong."""
+    write_folder(folder, config, tensors)
+    for name in config:
+        for value in ODD:
+            (folder / "config.json").write_text(json.dumps({**config, name: value}))
+            _read_or_refuse(folder, f"{name} = {value!r}")
+    (folder / "config.json").write_text(json.dumps(config))
+    for name, tensor in tensors.items():
+        for other in (tensor.sum(), tensor.flatten(), tensor[None, None], tensor[:0], tensor.int(), tensor[..., :-1]):
+            if other.shape != tensor.shape or other.dtype != tensor.dtype:
+                write_folder(folder, config, {**tensors, name: other})
+                same = other.is_floating_point() and other.numel() == tensor.numel()  # a vector in whatever shape
+                assert not _read_or_refuse(folder, f"{name} {other.dtype}{list(other.shape)}") or same
+
+
+def _read_or_refuse(folder: Path, what: str) -> bool:
+    """Whether it was read."""
+    try:
+        elman.from_pretrained(folder)
+    except ElmanError as error:
+        assert "\n" not in str(error), what
+        return False
+    except Exception as error:
+        raise AssertionError(f"{what}: {error!r}") from error
+    return True
 
 
 def check_laws(lm: LanguageModel) -> None:

@@ -51,6 +51,10 @@ def from_pretrained(source: str | Path, *, tokenizer: str | Path | None = None) 
     family = FAMILIES[kind]
     settings = family.settings(config, tensors)
     size, layers, symbols = (settings.pop(name) for name in ("size", "layers", "symbols"))
+    if layers > len(tensors.shapes):
+        raise FileError(
+            f"{config.path} has {layers:,} layers, and {tensors.path} {len(tensors.shapes):,} tensors in all"
+        )
     end = config.token("eos_token_id", config.token("bos_token_id", 0))
     begin = config.token("bos_token_id", end)
     for name, number in (("eos_token_id", end), ("bos_token_id", begin)):
@@ -63,8 +67,13 @@ def from_pretrained(source: str | Path, *, tokenizer: str | Path | None = None) 
         cell=family.cell, size=size, layers=layers, block="residual", tied=family.head not in tensors,
         pretrained=pretrained,
     )  # fmt: skip
-    with Undisturbed():  # it is built with fresh weights before it gets its own
-        network = build(model, symbols)
+    try:
+        with Undisturbed():  # it is built with fresh weights before it gets its own
+            network = build(model, symbols)
+    except (RuntimeError, OverflowError) as error:  # more numbers than there can be
+        raise FileError(
+            f"a network as {config.path} describes cannot be built: {str(error).splitlines()[0]}"
+        ) from error
     family.copy(network.core, tensors)
     if config.content.get("tie_word_embeddings") is False:
         tensors.shape(family.head)

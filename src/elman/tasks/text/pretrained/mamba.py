@@ -96,7 +96,7 @@ def _copy_cell(cell: Mamba | Mamba2, tensors: Tensors, at: str) -> None:
 
 def taps(*weights: Tensor) -> Tensor:
     """Weights (C, 1, K) of convolutions, channel by channel -> (K, C), the channels of all side by side."""
-    return torch.cat([weight[:, 0] for weight in weights]).T
+    return torch.cat([weight[:, 0] for weight in weights]).t()
 
 
 EMBEDDING, HEAD = "backbone.embeddings.weight", "lm_head.weight"

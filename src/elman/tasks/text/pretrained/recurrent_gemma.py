@@ -26,16 +26,16 @@ def settings(config: Config, tensors: Tensors) -> Content:
     size, heads = config("hidden_size"), config("num_attention_heads")
     head_size = config("head_dim", size // heads)
     kinds = config("block_types", ["recurrent", "recurrent", "attention"], kind=list)
-    if not kinds or set(kinds) - {"recurrent", "attention"}:
+    if not kinds or any(kind not in ("recurrent", "attention") for kind in kinds):
         raise FileError(f"block_types is {kinds} in {config.path}; layers are recurrent or attention")
-    rope = {**config.content, **config("rope_parameters", {}, kind=dict)}  # in a mapping of its own since version 5
-    if rope.get("rope_type", "default") != "default":
-        raise FileError(f"rope_type is {rope['rope_type']!r} in {config.path}; default can be read")
+    # In a mapping of its own since version 5.
+    rope = Config(config.path, {**config.content, **config("rope_parameters", {}, kind=dict)})
+    rope.require("rope_type", "default")
     return {
         "size": size, "layers": config("num_hidden_layers"), "symbols": config("vocab_size"), "kinds": kinds,
-        "heads": heads, "groups": config("num_key_value_heads", 1), "head_size": head_size,
-        "rotary": int(head_size * rope.get("partial_rotary_factor", 0.5)),
-        "base": float(rope.get("rope_theta", 10000.0)),
+        "heads": heads, "groups": config("num_key_value_heads", heads), "head_size": head_size,
+        "rotary": int(head_size * rope("partial_rotary_factor", 0.5, kind=(int, float))),
+        "base": float(rope("rope_theta", 10000.0, kind=(int, float))),
         "window": config("attention_window_size", 2048), "lru": config("lru_width", size),
         "conv": config("conv1d_width", 4), "width": config("intermediate_size") // 2,
         "eps": config("rms_norm_eps", 1e-6, kind=float), "cap": config("logits_soft_cap", 30.0, kind=(int, float)),
@@ -84,7 +84,7 @@ def copy(core: Core, tensors: Tensors) -> None:
 def _copy_recurrence(cell: RGLRU, tensors: Tensors, at: str) -> None:
     tensors.copy(cell.U, f"{at}linear_x.weight", f"{at}linear_y.weight")
     tensors.copy(cell.b, f"{at}linear_x.bias", f"{at}linear_y.bias")
-    tensors.copy(cell.w, f"{at}conv_1d.weight", make=lambda weight: weight[:, 0].T)
+    tensors.copy(cell.w, f"{at}conv_1d.weight", make=lambda weight: weight[:, 0].t())
     tensors.copy(cell.c, f"{at}conv_1d.bias")
     tensors.copy(cell.L, f"{at}rg_lru.recurrent_param")
     for W, b, gate in ((cell.W_a, cell.b_a, "recurrent_gate"), (cell.W_x, cell.b_x, "input_gate")):

@@ -50,7 +50,7 @@ def fla_settings(config: Config, tensors: Tensors) -> Content:
     size, layers = config("hidden_size"), config("num_hidden_layers")
     at = "model.layers.0.attn."
     heads, head_size = tensors.shape(f"{at}r_k")
-    config.require("value_dim", None, size, [size] * layers)
+    config.require("value_dim", None, size, [size] * min(layers, len(tensors.shapes)))
     ranks = {"rank": f"{at}w_lora", "a_rank": f"{at}a_lora", "gate_rank": f"{at}g_lora"}
     if layers > 1:
         ranks["value_rank"] = "model.layers.1.attn.v_lora"
@@ -107,7 +107,7 @@ def pth_copy(core: Core, tensors: Tensors) -> None:
         _copy_mixing(mixing, tensors, at, ("receptance", "key", "value", "output"), "ln_x")
         for ours, theirs in {"D": "w", "A": "a", "G": "g", **({"V": "v"} if i else {})}.items():
             for number in (1, 2):
-                tensors.copy(getattr(mixing, f"{ours}_{number}"), f"{at}{theirs}{number}", make=lambda matrix: matrix.T)
+                tensors.copy(getattr(mixing, f"{ours}_{number}"), f"{at}{theirs}{number}", make=Tensor.t)
         for ours, theirs in {"w_0": "w0", "a_0": "a0", **({"v_0": "v0"} if i else {})}.items():
             tensors.copy(getattr(mixing, ours), f"{at}{theirs}", make=_flat)
         _copy_feed(feed, tensors, f"blocks.{i}.ffn.")

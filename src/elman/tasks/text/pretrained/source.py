@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,13 +28,15 @@ class Config:
     content: Content
 
     def __call__(self, name: str, default: Any = None, *, kind: type | tuple[type, ...] = int) -> Any:
-        """A setting, which must be of a kind; the default where it is not there."""
+        """A setting, which must be of a kind, and above 0 if it is a number; the default where it is not there."""
         value = self.content.get(name)
         value = default if value is None else value
         if value is None:
             raise FileError(f"{self.path} has no {name}, which this needs")
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise FileError(f"{name} is {value!r} in {self.path}; it must be of the type {_named(kind)}")
+        if isinstance(value, int | float) and not 0 < value < math.inf:
+            raise FileError(f"{name} is {value!r} in {self.path}; it must be larger than 0")
         return value
 
     def require(self, name: str, *accepted: object) -> None:
@@ -47,7 +50,9 @@ class Config:
         """The number of a token; the first, where there are several, and the default where there is none."""
         value: Any = self.content.get(name)
         first = value[0] if isinstance(value, list) and value else value
-        return default if first is None else int(first)
+        if first is not None and (not isinstance(first, int) or isinstance(first, bool)):
+            raise FileError(f"{name} is {value!r} in {self.path}; it must be the number of a token, or several")
+        return default if first is None else first
 
 
 def _named(kind: type | tuple[type, ...]) -> str:
@@ -70,11 +75,16 @@ class Tensors:
     def __contains__(self, name: str) -> bool:
         return name in self.shapes
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor that settings are read from."""
+    def shape(self, name: str) -> tuple[int, int]:
+        """The shape of a matrix that settings are read from."""
         if name not in self.shapes:
             raise FileError(f"{self.path} has no tensor {name}; it has {_listed(self.shapes)}")
-        return self.shapes[name]
+        if len(self.shapes[name]) != 2 or 0 in self.shapes[name]:
+            raise FileError(
+                f"{name} is {list(self.shapes[name])} in {self.path}; it must be a matrix that is not empty"
+            )
+        rows, columns = self.shapes[name]
+        return rows, columns
 
     def ignore(self, names: Iterable[str]) -> None:
         """Tensors that nothing is computed with."""
@@ -95,7 +105,11 @@ class Tensors:
                 self._no_weights.append(f"{name} in {str(part.dtype).removeprefix('torch.')}")
             elif not part.isfinite().all():
                 self._no_weights.append(f"{name} with NaN or infinity")
-        value = make(*parts) if make else parts[0] if len(parts) == 1 else torch.cat(parts)
+        try:
+            value = make(*parts) if make else torch.cat(parts) if len(parts) > 1 else parts[0]
+        except (IndexError, RuntimeError, TypeError):  # they have other dimensions than what is made of them
+            self._wrong += [f"{name} {list(part.shape)}" for name, part in zip(names, parts, strict=True)]
+            return
         if value.shape != parameter.shape:
             self._wrong.append(f"{' and '.join(names)} {list(value.shape)} instead of {list(parameter.shape)}")
         else:
@@ -136,7 +150,10 @@ def open_folder(folder: Path) -> tuple[Config, Tensors]:
     config = Config(folder / "config.json", _json(folder / "config.json"))
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if index.exists():
-        files = sorted({str(name) for name in _json(index).get("weight_map", {}).values()})
+        homes = _json(index).get("weight_map")
+        if not isinstance(homes, dict) or not homes:
+            raise FileError(f"{index} has no weight_map, which says in which files tensors are")
+        files = sorted({str(name) for name in homes.values()})
         return config, open_safetensors(folder, [folder / Path(name).name for name in files])
     if single.exists():
         return config, open_safetensors(folder, [single])
