@@ -15,6 +15,8 @@ from theirs import SYMBOLS, check_laws, check_odd_files, tokens, worst_error, wr
 from torch import Tensor
 
 import elman
+from elman.tasks.text.pretrained.fla import _heads
+from elman.tasks.text.pretrained.source import Config
 
 D, LAYERS, H, WIDTH, EPS = 16, 2, 2, 24, 1e-3  # an eps that shows
 Weights = dict[str, Tensor]
@@ -209,7 +211,9 @@ OTHERS: dict[str, dict[str, object]] = {
         "use_gate": True, "use_short_conv": False, "use_beta": False, "use_output_norm": False, "qk_norm": "sum",
         "qk_activation": "relu", "allow_neg_eigval": True,
     },
-    "gated_deltanet": {"use_gate": False, "use_short_conv": False, "allow_neg_eigval": True},
+    "gated_deltanet": {
+        "use_gate": False, "use_short_conv": False, "allow_neg_eigval": True, "output_gate_activation": "sigmoid",
+    },
 }  # fmt: skip
 
 
@@ -234,3 +238,9 @@ def test_the_eps_is_theirs_where_none_is_said(family: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("family", FAMILIES)
 def test_odd_files_are_read_or_refused(family: str, tmp_path: Path) -> None:
     check_odd_files(tmp_path / "odd", *draw(family))
+
+
+def test_widths_of_heads_are_rounded_as_theirs_are() -> None:
+    """100 * 0.29 is 28.999999999999996 in a computer."""
+    config = Config(Path("config.json"), {"hidden_size": 100, "num_heads": 1, "expand_k": 0.29, "expand_v": 0.57})
+    assert _heads(config, 1.0, 1.0, 1) == {"heads": 1, "key_size": 29, "value_size": 57}

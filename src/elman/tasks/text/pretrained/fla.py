@@ -34,8 +34,8 @@ def _settings(config: Config, tensors: Tensors) -> Content:
 def _heads(config: Config, expand_k: float, expand_v: float, heads: int) -> Content:
     """The sizes of heads where a config has them as parts of the whole."""
     size, heads = config("hidden_size"), config("num_heads", heads)
-    keys = int(size * config("expand_k", expand_k, kind=NUMBER))
-    values = int(size * config("expand_v", expand_v, kind=NUMBER))
+    keys = round(size * config("expand_k", expand_k, kind=NUMBER))
+    values = round(size * config("expand_v", expand_v, kind=NUMBER))
     return {"heads": heads, "key_size": keys // heads, "value_size": values // heads}
 
 
@@ -73,6 +73,7 @@ def delta_net_settings(config: Config, tensors: Tensors) -> Content:
 
 def gated_deltanet_settings(config: Config, tensors: Tensors) -> Content:
     config.require("use_gate", True)
+    config.require("output_gate_activation", "swish", "silu")
     config.require("use_short_conv", True)
     config.require("allow_neg_eigval", False)
     keys, groups = config("head_dim", 256), config("num_heads", 6)
