@@ -19,6 +19,8 @@ FAMILIES: dict[str, Family] = {
 
 # Those whose attention reaches back to the first symbol: their state grows with the text.
 HYBRIDS = (
-    "bamba", "falcon_h1", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "lfm2_moe", "minimax", "minimax_m1",
-    "nemotron_h", "olmo_hybrid", "qwen3_5", "qwen3_5_moe", "qwen3_next", "zamba", "zamba2",
+    "bailing_hybrid", "bamba", "falcon_h1", "glm5_next", "glm5_next_text", "granitemoehybrid", "jamba", "kimi_linear",
+    "lfm2", "lfm2_moe", "lfm2_vl", "lfm3", "lfm3_vl", "minimax", "minimax_m1", "nemotron_h", "nemotron_h_omni",
+    "olmo_hybrid", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "qwen4_exp",
+    "qwen4_exp_text", "zamba", "zamba2",
 )  # fmt: skip
