@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from elman.compose import learn_start
 from elman.core import Options
 from elman.data import Vocabulary, vocabulary
 from elman.data.cache import Encoded
@@ -19,7 +20,7 @@ from elman.lens import Sample
 from elman.model import SequenceModel
 from elman.nn.embed import Embedding
 from elman.nn.readout import AdaptiveSoftmax, Softmax
-from elman.options import whole
+from elman.options import flag, whole
 from elman.tasks import network
 from elman.tasks.network import NetworkConfig
 from elman.tasks.request import Request
@@ -116,9 +117,12 @@ def _pretrained(config: LMModelConfig, vocabulary_size: int) -> SequenceModel:
     if config.dtype == "bfloat16":
         raise InputError("model.dtype is bfloat16; a converted model computes in float32 or float64")
     dropout = config.embedding_dropout, config.readout_dropout
-    return build_pretrained(
+    model = build_pretrained(
         config.pretrained, vocabulary_size, config.size, config.layers, tied=config.tied, dropout=dropout
-    ).to(DTYPES[config.dtype])
+    )
+    if flag("model.learn_initial_state", config.learn_initial_state):
+        model.core = learn_start(model.core)
+    return model.to(DTYPES[config.dtype])
 
 
 class LanguageModel(TextModel[SequenceModel]):

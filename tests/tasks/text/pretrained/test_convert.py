@@ -125,6 +125,28 @@ def test_a_run_begins_with_it(theirs: Path, tmp_path: Path) -> None:
     assert tuned.fingerprint != elman.load(tmp_path / "ours").fingerprint
 
 
+def test_its_start_alone_is_tuned(theirs: Path, tmp_path: Path) -> None:
+    """State tuning of a converted model: what it learns is where it begins, and a reset returns there."""
+    convert(theirs, tmp_path / "ours")
+    (tmp_path / "text.txt").write_text(TEXT * 3)
+    words = ["train", "--init_from", str(tmp_path / "ours"), "--data.train", str(tmp_path / "text.txt")]
+    tune = ["--model.learn_initial_state", "true", "--training.only", "initial_state", "--optim.lr", "0.1"]
+    small = ["--training.steps", "8", "--data.batch_size", "2", "--data.window", "8", "--training.evaluate_every", "4"]
+    assert main([*words, *tune, *small, "--out", str(tmp_path / "run")]) == 0
+    tuned, before = elman.load(tmp_path / "run"), elman.load(tmp_path / "ours")
+    assert tuned.config.learn_initial_state
+    changed = tuned.model.state_dict()
+    start = changed.pop("core.initial_state")
+    assert start.numel() == 2 * D * (3 + 2) and start.any()
+    kept = before.model.state_dict()
+    assert [*changed] == [name.replace("core.", "core.core.", 1) for name in kept]
+    assert all(map(torch.equal, changed.values(), kept.values()))
+    x, reset = torch.tensor([[5, 6, 5, 6]]), torch.tensor([[False, False, True, False]])
+    y = tuned.model.scan(x, reset=reset)[0].logits
+    assert torch.equal(y[:, :2], y[:, 2:]) and not torch.equal(y, before.model.scan(x, reset=reset)[0].logits)
+    assert elman.Stream(tuned.model, 1).native
+
+
 def test_a_setting_that_its_network_does_not_have_is_refused(theirs: Path, tmp_path: Path) -> None:
     convert(theirs, tmp_path / "ours")
     (tmp_path / "text.txt").write_text(TEXT * 3)
