@@ -257,6 +257,10 @@ class Odd(Core):
         (elman.cell("gru", 3, 3), "a.txt", {}, "must be a file that ends with .onnx"),
         (elman.cell("gru", 3, 3), "nowhere/a.onnx", {}, "there is no folder"),
         (elman.cell("gru", 3, 3), "there.onnx", {}, "exists; choose another name"),
+        (
+            elman.cell("gla", 3, 3), "a.onnx", {"with_reset": True, "for_onnxruntime": True},
+            "with_reset and for_onnxruntime exclude each other",
+        ),
         (elman.Dense(3, 3), "a.onnx", {"pack_state": True}, "this core remembers nothing"),
         (elman.Reverse(elman.cell("gru", 3, 3)), "a.onnx", {"pack_state": True}, "reads the future"),
         (elman.Zoneout(elman.cell("s4d", 3, 3), 0.1), "a.onnx", {}, "a leaf of complex numbers"),

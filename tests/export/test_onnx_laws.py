@@ -16,6 +16,7 @@ import elman
 from elman import Bidirectional, Residual, Reverse, Stack
 from elman import state as states
 from elman.cells import CELLS
+from elman.cells.matrix import Matrix
 from elman.compose.attention import Remember
 from elman.compose.feedforward import ChannelMixing, FeedForward
 from elman.core import Core
@@ -77,7 +78,11 @@ COMBINATORS: dict[str, Callable[[], Core]] = {
 }
 
 
-TABLE = {**cells(), **COMBINATORS}
+BY_EQUATION = {**cells(), **COMBINATORS}
+# Those that the operation LinearAttention of ONNX Runtime stands in for: all matrix cells but rwkv7, and what has some.
+WITH_MATRICES = ["bidirectional", "blocks of matrices"]
+WITH_MATRICES += [name for name, make in cells().items() if isinstance(make(), Matrix) and "rwkv7" not in name]
+TABLE = {**BY_EQUATION, **{f"{name} by LinearAttention": BY_EQUATION[name] for name in WITH_MATRICES}}
 
 
 class Case(NamedTuple):
@@ -101,10 +106,11 @@ def array(leaf: Tensor) -> np.ndarray:
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     torch.manual_seed(0)
     core, folder = TABLE[request.param]().eval(), tmp_path_factory.mktemp("onnx")
-    sessions = []
-    for with_reset in (False, True):
-        [path] = elman.export.onnx(core, folder / f"{with_reset}.onnx", with_reset=with_reset)
+    sessions, fast = [], "LinearAttention" in request.param
+    for name, options in {"plain": {"for_onnxruntime": fast}, "episodes": {"with_reset": True}}.items():
+        [path] = elman.export.onnx(core, folder / f"{name}.onnx", **options)
         sessions.append(Session(path))
+    assert (b"LinearAttention" in (folder / "plain.onnx").read_bytes()) == fast
     return Case(core, draw(core, torch.float32, seed=0, batch_size=5, time=6), *sessions)
 
 

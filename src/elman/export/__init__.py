@@ -52,6 +52,10 @@ class ExportRequest(Request):
         None, "the version of ONNX's operations; by default the newest that ONNX Runtime runs", least=1,
         group="--to onnx",
     )  # fmt: skip
+    for_onnxruntime: bool = option(
+        False, "matrix states by an operation that ONNX Runtime alone has, com.microsoft LinearAttention: faster",
+        group="--to onnx",
+    )  # fmt: skip
     name: str = option("model", "what functions and files are called by", group="--to c, wasm")
     weights: str | None = option(None, STORED, choices=WEIGHTS, group="--to c, wasm, html")
 

@@ -46,6 +46,7 @@ def onnx(
     pack_state: bool = False,
     with_reset: bool = False,
     opset: int | None = None,
+    for_onnxruntime: bool = False,
 ) -> list[Path]:
     """Write a core, a model or a predictor as ONNX; `ExportRequest` says what the options are.
 
@@ -72,7 +73,9 @@ def onnx(
         raise MissingExtraError("onnx", "onnx") from error
     newest = package.defs.onnx_opset_version()
     version = model.NEWEST if opset is None else whole("opset", opset, least=model.LEAST, most=newest)
-    options = model.Options(pack_state, with_reset, version)
+    if with_reset and for_onnxruntime:
+        raise InputError("with_reset and for_onnxruntime exclude each other: its operation knows no resets; choose one")
+    options = model.Options(pack_state, with_reset, version, for_onnxruntime)
     if isinstance(network, EncoderDecoder):
         graphs = _translator(network, options)
     else:

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from elman.compose.attention import Decoder
 from elman.export.graph.loops import Unroller
 from elman.export.graph.memory import KEYS, VALUES, Memory
-from elman.export.graph.model import Content, Options, conditional, dtype_of, refusing
+from elman.export.graph.model import Content, Options, conditional, refusing
 from elman.export.graph.nodes import Store
 from elman.export.graph.recorder import Recorder, leaves_of
 from elman.export.graph.sequences import Sequences
@@ -28,7 +28,7 @@ from elman.tasks.translate.seq2seq import Bridge, EncoderDecoder, Summary
 
 def graph(model: EncoderDecoder, decoder: Content, options: Options) -> tuple[onnx.ModelProto, Content]:
     """The graph of the encoder, and what to say of it; `decoder` is what is said of the decoder's."""
-    record, wanted = Recorder(dtype_of(model.encoder)), {}
+    record, wanted = options.recorder(model.encoder), {}
     with refusing(model.encoder):
         y = model.encoder.describe_step(record, model.source.describe_step(record), leaves_of(record, model.encoder))
         if isinstance(model.decoder, Decoder) and model.summary is None:

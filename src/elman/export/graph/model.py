@@ -18,6 +18,7 @@ from elman.compose.attention import Covering
 from elman.core import Core
 from elman.errors import InputError
 from elman.export.graph import words
+from elman.export.graph.linear_attention import MICROSOFT, SINCE, STANDARD
 from elman.export.graph.loops import Unroller
 from elman.export.graph.nodes import Graph, Store
 from elman.export.graph.record import Input, Leaf
@@ -44,6 +45,13 @@ class Options:
     pack_state: bool = False
     with_reset: bool = False
     opset: int = NEWEST
+    for_onnxruntime: bool = False
+
+    def recorder(self, core: Core) -> Recorder:
+        """The builder for a core; as ONNX Runtime has the nodes, they are for cells in float32, and know no resets."""
+        dtype = dtype_of(core)
+        domain = MICROSOFT if self.for_onnxruntime else STANDARD if self.opset >= SINCE else None
+        return Recorder(dtype, native=dtype == torch.float32 and not self.with_reset, domain=domain)
 
 
 def graph(
@@ -52,8 +60,7 @@ def graph(
     """The graph of a core, or of a model where there are an embedding and a read-out; and what to say of it."""
     if isinstance(core, Covering):
         raise InputError("Covering cannot be exported: its state grows with the memory; export core.decoder.given(...)")
-    dtype = dtype_of(core)
-    record = Recorder(dtype, native=dtype == torch.float32 and not options.with_reset)  # as ONNX Runtime has the nodes
+    record = options.recorder(core)
     with refusing(core):
         y = core.describe_step(record, _embedded(record, embed, core.input_size), leaves_of(record, core))
         columns, y = _outputs(record, readout, y)
@@ -133,9 +140,9 @@ def conditional(
     branches = {"then_branch": _branch("full", *full, outputs), "else_branch": _branch("empty", *empty, outputs)}
     choice = helper.make_node("If", [some], [output.name for output in outputs], **branches)
     graph = helper.make_graph([*chosen.nodes, choice], "elman", inputs, outputs, store.initializers)
-    opsets = [helper.make_opsetid("", opset)]
+    opsets = [helper.make_opsetid(domain, 1 if domain else opset) for domain in sorted(store.domains)]
     model = helper.make_model(graph, producer_name="elman", opset_imports=opsets)
-    model.ir_version = min(model.ir_version, helper.find_min_ir_version_for(opsets))
+    model.ir_version = min(model.ir_version, helper.find_min_ir_version_for(opsets[:1]))
     return model
 
 

@@ -26,6 +26,7 @@ class Store:
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype
         self.initializers: list[onnx.TensorProto] = []
+        self.domains = {""}  # whose operations the graph has
         self._names: dict[bytes, str] = {}
         self._taken = 0
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from elman import state as states
 from elman.core import Core
+from elman.export.graph.linear_attention import LinearAttention
 from elman.export.graph.memory import Memory
 from elman.export.graph.nodes import Graph
 from elman.export.graph.record import Emit, Input, Leaf, Operation, Source
@@ -27,10 +28,12 @@ from elman.state import AnyState
 
 @dataclass
 class Recorder(Builder):
-    """The operations of a step. With `native`, cells that ONNX has as nodes are left to those."""
+    """The operations of a step. With `native`, cells that ONNX has as nodes are left to those; so are matrix states, if
+    there is a domain whose LinearAttention may be used."""
 
     dtype: torch.dtype
     native: bool = True
+    domain: str | None = None
     operations: list[Operation] = field(default_factory=list)
     widths: list[int] = field(default_factory=list)  # of each value
     leaves: dict[int, Leaf] = field(default_factory=dict)  # by the number before
@@ -176,6 +179,13 @@ class Recorder(Builder):
         slots = {"q": heads(q), "k": heads(k), "v": v, "a": a, "b": b}
         slots |= {"alpha": alpha and heads(alpha), "beta": beta and heads(beta)}
         given = {name: slot for name, slot in slots.items() if slot is not None}
+        leaf = self.leaves[S.number]
+        if self.native and self.domain is not None and alpha is None and leaf.after == leaf.before:
+            node = LinearAttention(self.domain, shape, a is not None, b is not None, leaf.name)
+            y = self._record(H * V, list(given.values()), node, whole=True)
+            self.constants.discard(y.number)  # S goes on, whatever is written
+            leaf.native, leaf.after = True, y.number
+            return y
 
         def emit(g: Graph, *names: str) -> list[str]:
             *parts, S = names

@@ -45,7 +45,7 @@ def _features(record: Recorder, embed: SentenceEmbedding) -> Slot:
 
 def _characters(record: Recorder, characters: Characters) -> Slot:
     """[left at the last, right at the first], zeros where a word has none."""
-    inner = Recorder(record.dtype)
+    inner = Recorder(record.dtype, domain=record.domain)
     leaves = leaves_of(inner, characters.core)
     y = characters.core.describe_step(inner, inner.lookup(characters.embed.weight), leaves)
     [source], H = inner.sources, characters.size
