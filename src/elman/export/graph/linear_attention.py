@@ -23,10 +23,11 @@ SINCE = 27  # the version of ONNX's operations that has it
 
 @dataclass
 class LinearAttention:
-    """The node; `shape` = (H, K, V) as `Builder.matrix` has it."""
+    """The node; `shape` = (H, K, V) as `Builder.matrix` has it, of `groups` of heads that share a query and a key."""
 
     domain: str
     shape: tuple[int, int, int]
+    groups: int
     gated: bool  # whether there is a
     delta: bool  # whether there is b
     leaf: str
@@ -35,8 +36,8 @@ class LinearAttention:
         """Append the node, which reads sequences (B, T, heads side by side): the name of y. S is noted in the graph."""
         (H, K, V), [*rest] = self.shape, gates
         decay = g.masked(g.add("Log", rest.pop(0))) if self.gated else ""
-        inputs = [g.masked(q), g.masked(k), g.masked(v), g.add("Reshape", g.before[self.leaf], g.whole([0, H, K, V]))]
-        inputs += [decay, *map(g.masked, rest)]
+        before = g.add("Reshape", g.before[self.leaf], g.whole([0, H, K, V]))
+        inputs = [self._each_head(g, q), self._each_head(g, k), g.masked(v), before, decay, *map(g.masked, rest)]
         while not inputs[-1]:
             inputs.pop()
         g.store.domains.add(self.domain)
@@ -47,3 +48,11 @@ class LinearAttention:
         )  # fmt: skip
         g.after[self.leaf] = g.add("Reshape", after, g.whole([0, H * K * V]))
         return str(y)
+
+    def _each_head(self, g: Sequences, x: str) -> str:
+        """One for each head, where a group of them has one."""
+        (H, K, _), G, x = self.shape, self.groups, g.masked(x)
+        if G == H:
+            return x
+        spread = g.add("Expand", g.add("Reshape", x, g.whole([0, 0, G, 1, K])), g.whole([1, 1, 1, H // G, 1]))
+        return str(g.add("Reshape", spread, g.whole([0, 0, H * K])))

@@ -168,6 +168,13 @@ class Recorder(Builder):
         b: Slot | None = None, alpha: Slot | None = None, beta: Slot | None = None,
     ) -> Slot:  # fmt: skip
         H, K, V = shape
+        leaf = self.leaves[S.number]
+        if self.native and self.domain is not None and alpha is None and leaf.after == leaf.before:
+            node = LinearAttention(self.domain, shape, q.width // K, a is not None, b is not None, leaf.name)
+            s = self._record(H * V, [slot for slot in (q, k, v, a, b) if slot is not None], node, whole=True)
+            self.constants.discard(s.number)  # S goes on, whatever is written
+            leaf.native, leaf.after = True, s.number
+            return s
 
         def heads(slot: Slot) -> Slot:
             """One key for each head, where a group of them has one."""
@@ -179,13 +186,6 @@ class Recorder(Builder):
         slots = {"q": heads(q), "k": heads(k), "v": v, "a": a, "b": b}
         slots |= {"alpha": alpha and heads(alpha), "beta": beta and heads(beta)}
         given = {name: slot for name, slot in slots.items() if slot is not None}
-        leaf = self.leaves[S.number]
-        if self.native and self.domain is not None and alpha is None and leaf.after == leaf.before:
-            node = LinearAttention(self.domain, shape, a is not None, b is not None, leaf.name)
-            y = self._record(H * V, list(given.values()), node, whole=True)
-            self.constants.discard(y.number)  # S goes on, whatever is written
-            leaf.native, leaf.after = True, y.number
-            return y
 
         def emit(g: Graph, *names: str) -> list[str]:
             *parts, S = names
@@ -232,6 +232,11 @@ class Recorder(Builder):
         """The past and x side by side; the past moves on."""
         if not past.width:
             return x
+        leaf, shape = self.leaves[past.number], (past.width // x.width, x.width)
+        if self.native and leaf.after == leaf.before and self.now(x) not in self.constants:  # for all steps at once
+            seen = self._record(past.width + x.width, [x], lambda g, x: g.windows(x, leaf.name, *shape), whole=True)
+            leaf.native, leaf.after = True, seen.number
+            return seen
         seen = self.concat([past, x])
         self.assign(past, self.cut(seen, x.width, past.width))
         return seen

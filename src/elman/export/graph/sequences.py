@@ -75,6 +75,14 @@ class Sequences(Graph):
         """x (B, T, width) at a step of each row, (B,): (B, width)."""
         return self.add("GatherND", x, self.add("Unsqueeze", steps, self.whole([1])), batch_dims=1)
 
+    def windows(self, x: str, leaf: str, n: int, D: int) -> str:
+        """The n inputs before each of x (B, T, D), and it, side by side; the leaf has those before the first."""
+        all_ = self.add("Concat", self.add("Reshape", self.before[leaf], self.whole([0, n, D])), x, axis=1)
+        ends = self.add("Add", self.add("Unsqueeze", self.lengths, self.whole([1])), self.whole(range(n)))
+        last = self.add("GatherND", all_, self.add("Unsqueeze", ends, self.whole([2])), batch_dims=1)
+        self.after[leaf] = self.add("Reshape", last, self.whole([0, n * D]))
+        return str(self.add("Concat", *(self.cut(all_, i, i - n or 2**62, axis=1) for i in range(n + 1)), axis=-1))
+
     def masked(self, x: str) -> str:
         """x, zero past the lengths."""
         return self.add("Where", self.valid, x, self.array([0.0]))
