@@ -8,7 +8,8 @@ it:
     <!-- results lm markov -->
     <!-- end of results -->
 
-names tasks; `measured` in place of tasks is how each row was measured, `data` where the data come from.
+names tasks; in place of tasks, `aims` is what we want to reach, `measured` how each row was measured, `data` where the
+data come from.
 
 A row runs in build/results/NAME, where links lead to its data and to recipes/, so that its commands are those on the
 page. The values are stored in any case. Time and memory are those of one run, time only of a machine that did nothing
@@ -227,24 +228,26 @@ def written(text: str, results: dict[str, Any]) -> str:
 
 
 def lines_of(results: dict[str, Any], request: list[str]) -> str:
-    if request in (["measured"], ["data"]):
-        table = {"measured": measured_table, "data": data_table}[request[0]]
-        return table(results)
+    tables = {"aims": aims_table, "measured": measured_table, "data": data_table}
+    if len(request) == 1 and request[0] in tables:
+        return tables[request[0]](results)
     unknown = set(request) - {row["task"] for row in results["rows"]}
     if unknown:
         raise SystemExit(f"a page asks for the task {', '.join(sorted(unknown))}, of which there is no row")
     rows = [row for row in results["rows"] if row["task"] in request]
-    return markdown(("row", "what", "score", "Elman", "published", "aim"), [_result(row) for row in rows])
+    return markdown(("row", "what", "score", "Elman", "published"), [_result(row) for row in rows])
 
 
 def _result(row: Row) -> list[str]:
-    better = "higher" if row["larger"] else "lower"
     published = "; ".join(
         f"{other['what']} {other['value']} ({other['source']}{'' if other['checked'] else ', from memory'})"
         for other in row["published"]
     )
-    aim = "" if row.get("aim") is None else f"{row['aim']:g}"
-    return [f"`{row['name']}`", row["title"], f"{row['metric']}, {better} is better", ours(row), published, aim]
+    return [f"`{row['name']}`", row["title"], _metric(row), ours(row), published]
+
+
+def _metric(row: Row) -> str:
+    return f"{row['metric']}, {'higher' if row['larger'] else 'lower'} is better"
 
 
 def ours(row: Row) -> str:
@@ -254,9 +257,26 @@ def ours(row: Row) -> str:
         return "not run yet"
     digits = row["score"].get("digits", 2)
     each = [f"{value:.{digits}f}" for value in values.values()]
-    mean = f"**{statistics.mean(values.values()):.{digits}f}**"
-    others = "".join(f", {what} {value:g}" for what, value in row.get("extras", {}).items())
-    return f"{mean} ({row['runs_are']}s {', '.join(values)}: {', '.join(each)})" if len(each) > 1 else mean + others
+    all_of_them = f"**{mean(row):.{digits}f}**"
+    if len(each) > 1:
+        return f"{all_of_them} ({row['runs_are']}s {', '.join(values)}: {', '.join(each)})"
+    return all_of_them + "".join(f", {what} {value:g}" for what, value in row["extras"].items())
+
+
+def mean(row: Row) -> float:
+    """Of the runs, or the value of the only one."""
+    return statistics.mean(row["values"].values())
+
+
+def aims_table(results: dict[str, Any]) -> str:
+    rows = [row for row in results["rows"] if row["aim"] is not None]
+    return markdown(("row", "score", "aim", "Elman", "", "what was tried"), [_aim(row) for row in rows])
+
+
+def _aim(row: Row) -> list[str]:
+    reached = bool(row["values"]) and (mean(row) >= row["aim"] if row["larger"] else mean(row) <= row["aim"])
+    tried = row.get("tried", "")
+    return [f"`{row['name']}`", _metric(row), f"{row['aim']:g}", ours(row), "" if reached else "**missed**", tried]
 
 
 def measured_table(results: dict[str, Any]) -> str:
@@ -265,14 +285,14 @@ def measured_table(results: dict[str, Any]) -> str:
 
 
 def _measured(row: Row) -> list[str]:
-    def number(value: float | None) -> str:
-        return "" if value is None else f"{value:g}"
+    def number(value: float | None, missing: str) -> str:
+        return missing if value is None else f"{value:g}"
 
     commands = "<br>".join(f"`{numbered(command, 'N')}`" for command in row["commands"])
     runs = f"{row['runs_are']} {', '.join(row['values'])}"
     return [
-        f"`{row['name']}`", commands, runs, number(row["threads"]), number(row["minutes"]), number(row["memory"]),
-        row["commit"], row["date"], row["machine"],
+        f"`{row['name']}`", commands, runs, number(row["threads"], ""), number(row["minutes"], "busy"),
+        number(row["memory"], "not noted"), row["commit"], row["date"], row["machine"],
     ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,10 @@ import pytest
 
 from elman import stack
 from elman.cli.settings import read_config
+from elman.tasks.tree.data import read_brackets
 from elman.training.lock import lock
 from elman.trees import tree
+from recipes import listops
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.yaml"))
 
@@ -26,6 +29,43 @@ def test_it_is_a_config(path):
         stack(config.model.cell, 3, 4, layers=config.model.layers, **config.model.options)
     lines = path.read_text().splitlines()
     assert lines[0].startswith("# ") and f"recipes/{path.name}" in lines[0]
+
+
+def value(text):
+    """What the list says, read from its words from left to right, by a stack of lists."""
+    meaning = {
+        "[MIN": min,
+        "[MAX": max,
+        "[MED": lambda values: int(statistics.median(values)),
+        "[SM": lambda values: sum(values) % 10,
+    }
+    waiting = [[]]
+    for word in text:
+        if word in meaning:
+            waiting.append([word])
+        elif word == "]":
+            name, *values = waiting.pop()
+            waiting[-1].append(meaning[name](values))
+        else:
+            waiting[-1].append(int(word))
+    return waiting[0]
+
+
+def test_lists_have_the_value_of_their_words():
+    trees = read_brackets("\n".join(listops.trees(seed=3, count=500)))
+    texts = [[word for word in tree.words if word] for tree in trees]
+    assert [value(text) for text in texts] == [[int(tree.labels[tree.root])] for tree in trees]
+    assert len(set(map(tuple, texts))) == 500 and {word for text in texts for word in text} >= {*"0123456789]", "[MED"}
+    assert all(len(tree.words) == 2 * len(text) - 1 for tree, text in zip(trees, texts, strict=True))
+
+
+def test_lists_are_written_as_the_parts_of_the_recipe(tmp_path, monkeypatch):
+    monkeypatch.setattr(listops, "PARTS", {"train": 5, "valid": 2, "test": 3})
+    monkeypatch.setattr(sys, "argv", ["listops.py", str(tmp_path)])
+    listops.main()
+    lines = {path.name: path.read_text().splitlines() for path in tmp_path.iterdir()}
+    assert {name: len(found) for name, found in lines.items()} == {"train.txt": 5, "valid.txt": 2, "test.txt": 3}
+    assert [*lines["train.txt"], *lines["valid.txt"], *lines["test.txt"]] == listops.trees(0, 10)
 
 
 def start_demo(folder):

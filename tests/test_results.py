@@ -28,7 +28,7 @@ def test_the_page_is_as_the_results_have_it() -> None:
     page = results.PAGE.read_text()
     assert results.written(page, STORED) == page
     requests = [word for request in results.BLOCK.findall(page) for word in request[1].split()]
-    assert sorted(requests) == sorted({"measured", "data", *(row["task"] for row in ROWS.values())})
+    assert sorted(requests) == sorted({"aims", "measured", "data", *(row["task"] for row in ROWS.values())})
 
 
 def test_every_recipe_has_a_row() -> None:
@@ -39,7 +39,8 @@ def test_every_recipe_has_a_row() -> None:
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_a_row_is_whole(row: dict[str, Any]) -> None:
-    assert row.keys() - {"others"} == KEYS and len(ROWS) == len(STORED["rows"])
+    assert row.keys() - {"others", "tried"} == KEYS and len(ROWS) == len(STORED["rows"])
+    assert bool(row.get("tried")) == (row["aim"] is not None)
     assert row["data"] in STORED["data"]
     assert all(shlex.split(command)[0] == "elman" for command in row["commands"])
     assert ("{run}" in row["commands"][0]) == (len(row["runs"]) > 1)
@@ -67,6 +68,25 @@ ROW: dict[str, Any] = {
     "memory": None, "published": [{"what": "nothing", "value": "1", "source": "somebody 1990", "checked": False}],
     "aim": 0.1,
 }  # fmt: skip
+
+
+def test_an_aim_that_is_not_reached_says_so() -> None:
+    """A mean that is worse; the same number has reached it."""
+
+    def table(larger: bool, aim: float, values: dict[str, float]) -> str:
+        row = ROW | {"larger": larger, "aim": aim, "values": values, "tried": "more units"}
+        return results.aims_table({"rows": [row, ROW | {"name": "other", "aim": None}]})
+
+    values = {"0": 0.4, "1": 0.5}
+    assert "**missed** | more units" in table(True, 0.46, values) and "other" not in table(True, 0.46, values)
+    assert "missed" not in table(True, 0.45, values) and "missed" not in table(False, 0.45, values)
+    assert "missed" in table(False, 0.44, values) and "missed" in table(False, 0.44, {})
+
+
+def test_what_is_not_known_of_a_run_says_so() -> None:
+    row = ROW | {"values": {"0": 0.5}, "commit": "abc", "date": "2026-01-01", "machine": "m", "threads": 1}
+    assert "| 1 | busy | not noted | abc |" in results.measured_table({"rows": [row]})
+    assert "| 1 | 2.5 | 300 | abc |" in results.measured_table({"rows": [row | {"minutes": 2.5, "memory": 300}]})
 
 
 @pytest.fixture
