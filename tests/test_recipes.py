@@ -72,8 +72,9 @@ def start_demo(folder):
     demo = Path(__file__).parent.parent / "recipes" / "demo.py"
     env = {**os.environ, "ELMAN_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, str(demo)], cwd=folder, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+        [sys.executable, str(demo)], cwd=folder, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
+    )  # fmt: skip
 
 
 def test_the_demo_stops_at_ctrl_c_and_says_that_it_resumes(tmp_path):
