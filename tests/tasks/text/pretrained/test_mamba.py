@@ -12,12 +12,16 @@ from theirs import SYMBOLS, check_laws, randomise, save, tokens, worst_error
 import elman
 
 transformers = pytest.importorskip("transformers", exc_type=ImportError)
-SIZES = {"vocab_size": SYMBOLS, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}
+# No setting that can be another is what it is by default, in theirs or in ours: that would hide that it is not read.
+SIZES = {"vocab_size": SYMBOLS, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4, "conv_kernel": 3}
+MAMBA = {"layer_norm_epsilon": 1e-2, "time_step_rank": 3, "expand": 3}
 FAMILIES = {
-    "mamba": ("Mamba", {"bos_token_id": 0, "eos_token_id": 0}),
-    "falcon_mamba": ("FalconMamba", {"bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": False}),
-    "mamba2": ("Mamba2", {"bos_token_id": 0, "eos_token_id": 2, "num_heads": 4, "head_dim": 8, "n_groups": 2}),
-}
+    "mamba": ("Mamba", {**MAMBA, "bos_token_id": 0, "eos_token_id": 0}),
+    "falcon_mamba": ("FalconMamba", {**MAMBA, "bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": False}),
+    "mamba2": ("Mamba2", {
+        "bos_token_id": 0, "eos_token_id": 2, "num_heads": 6, "head_dim": 8, "expand": 3, "n_groups": 2,
+    }),
+}  # fmt: skip
 
 
 def theirs(family: str) -> torch.nn.Module:

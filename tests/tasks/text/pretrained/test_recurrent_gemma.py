@@ -20,7 +20,8 @@ def theirs(**settings: object) -> torch.nn.Module:
     config = transformers.RecurrentGemmaConfig(
         vocab_size=SYMBOLS, hidden_size=48, num_hidden_layers=4,  # its root is rounded to bfloat16
         num_attention_heads=2, num_key_value_heads=1,
-        intermediate_size=40, attention_window_size=8, logits_soft_cap=2.0, **settings,
+        intermediate_size=40, attention_window_size=8, logits_soft_cap=2.0, rms_norm_eps=1e-2, conv1d_width=3,
+        lru_width=64, **settings,
     )  # fmt: skip
     return randomise(transformers.RecurrentGemmaForCausalLM(config))
 

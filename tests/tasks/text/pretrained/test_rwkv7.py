@@ -144,6 +144,24 @@ def test_a_folder_of_fla_is_the_same_model(pth: Path, tmp_path: Path) -> None:
         assert worst_error(fla, x, ours.model.scan(x)[0].logits) < 1e-5
 
 
+def test_values_of_the_first_layer_that_nobody_uses_are_left_out(pth: Path) -> None:
+    """Some files have v0, v1 and v2 of the first layer, where there is nothing to mix its values with."""
+    want, x = elman.from_pretrained(pth), tokens(symbols=SYMBOLS)
+    extra = {f"blocks.0.att.v{i}": torch.randn(shape) for i, shape in enumerate([(1, 1, D), (D, 3), (3, D)])}
+    torch.save({**pth_tensors(), **extra}, pth)
+    assert torch.equal(elman.from_pretrained(pth).model.scan(x)[0].logits, want.model.scan(x)[0].logits)
+
+
+def test_the_first_models_of_fla_have_all_mixtures_in_one_matrix(tmp_path: Path) -> None:
+    config, tensors = fla_tensors()
+    want, x = elman.from_pretrained(write_folder(tmp_path / "new", config, tensors)), tokens(symbols=SYMBOLS)
+    for i in range(LAYERS):
+        parts = [tensors.pop(f"model.layers.{i}.attn.x_{name}").flatten() for name in "rwkvag"]
+        tensors[f"model.layers.{i}.attn.x_x"] = torch.stack(parts)
+    old = elman.from_pretrained(write_folder(tmp_path / "old", config, tensors))
+    assert torch.equal(old.model.scan(x)[0].logits, want.model.scan(x)[0].logits)
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
     [

@@ -22,6 +22,7 @@ def theirs() -> torch.nn.Module:
     config = transformers.xLSTMConfig(
         vocab_size=SYMBOLS, hidden_size=32, num_hidden_layers=2, num_heads=2, chunk_size=8,
         ffn_round_up_to_multiple_of=8, output_logit_soft_cap=2.0, bos_token_id=0, eos_token_id=2,
+        qk_dim_factor=0.75, v_dim_factor=0.5,
     )  # fmt: skip
     return randomise(transformers.xLSTMForCausalLM(config))
 
