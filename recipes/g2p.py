@@ -8,16 +8,17 @@ A GRU reads the letters, and its last state is where a second GRU starts, which 
 
     h = GRU(letters + </s>)          then, from <s>:          h = GRU(E[phoneme], h), the most probable of V h + c
 
-Here both are streams whose rows are words: a row that has read its last letter waits, and the writer continues from the
-reader's state, a value. The products with letters and phonemes are made once for each symbol. Their package does both
-for one word at a time, in numpy, and downloads two data sets of NLTK when it is imported; the weights are in a file,
-which needs neither. Nothing else is theirs.
+Here both are streams whose rows are words: what several words begin with is read once, a row that has read its last
+letter waits, and the writer continues from the reader's state, a value. The products with letters and phonemes are made
+once for each symbol. Their package does both for one word at a time, in numpy, and downloads two data sets of NLTK when
+it is imported; the weights are in a file, which needs neither. Nothing else is theirs.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +43,10 @@ PHONEMES = [
     "V", "W", "Y", "Z", "ZH",
 ]  # fmt: skip
 START, END, LONGEST = 2, 3, 20  # symbols of PHONEMES; and how many are written at most
+NAMES = np.array(PHONEMES, object)
+UNKNOWN, END_OF_WORD = re.compile("[^a-z]"), "{"  # "{" is sorted behind the letters
+SYMBOLS = np.ones(128, np.int64)  # of LETTERS, by what a word is spelled with here; "?" is <unk>
+SYMBOLS[[ord(END_OF_WORD), *map(ord, LETTERS[3:])]] = range(2, len(LETTERS))
 Weights = Mapping[str, np.ndarray]
 
 
@@ -49,7 +54,6 @@ class Pronouncer:
     """Words in, phonemes out."""
 
     def __init__(self, weights: Weights) -> None:
-        self.letters = {letter: i for i, letter in enumerate(LETTERS)}
         readout = Softmax(weights["fc_w"].shape[1], len(PHONEMES))
         _copy(readout.linear.weight, weights["fc_w"])
         _copy(readout.linear.bias, weights["fc_b"])
@@ -57,41 +61,51 @@ class Pronouncer:
         writer = elman.SequenceModel(_embedding(weights["dec_emb"]), _gru(weights, "dec"), readout)
         self._reader, self._writer = elman.Stream(reader.eval(), 1), elman.Stream(writer.eval(), 1)
 
-    def predict(self, words: Sequence[str], together: int = 512) -> list[list[str]]:
-        """The phonemes of each word. Words of like lengths are read and written together."""
-        phonemes: list[list[str]] = [[] for _ in words]
-        order = sorted(range(len(words)), key=lambda i: len(words[i]))
+    def predict(self, words: Sequence[str], together: int = 4096) -> list[list[str]]:
+        """The phonemes of each word. A letter that is none of a to z is <unk>."""
+        spelled = [UNKNOWN.sub("?", word) + END_OF_WORD for word in words]
+        order = sorted(set(spelled))  # words that begin alike stand beside each other
+        phonemes: dict[str, list[str]] = {}
         for at in range(0, len(order), together):
             some = order[at : at + together]
-            for i, written in zip(some, self._write(self._read([words[i] for i in some])), strict=True):
-                phonemes[i] = [PHONEMES[p] for p in written]
-        return phonemes
+            phonemes |= zip(some, self._write(self._read(some)), strict=True)
+        return [[*phonemes[word]] for word in spelled]
 
     def _read(self, words: Sequence[str]) -> elman.State:
-        """The state after each of the words, shortest first, and </s>. A letter that is none of a to z is <unk>."""
-        stream = self._reader.share(len(words))
-        ends = np.array([len(word) for word in words])
-        symbols = np.full((len(words), ends[-1] + 1), LETTERS.index("</s>"))
-        for row, word in zip(symbols, words, strict=True):
-            row[: len(word)] = [self.letters.get(letter, 1) for letter in word]
+        """The state after each of the words, which are sorted and different.
+
+        What several begin with is read once, in the row of the first of them. Where they part, each of the others
+        continues from its state: a value, which is copied to the row of its own.
+        """
+        stream, lengths = self._reader.share(len(words)), np.array([len(word) for word in words])
+        inside = np.arange(lengths.max()) < lengths[:, None]
+        symbols = np.zeros(inside.shape, np.int64)
+        symbols[inside] = SYMBOLS[np.frombuffer("".join(words).encode("ascii"), np.uint8)]
+        new = np.ones(inside.shape, bool)  # where a word has begun to differ from the one above it
+        new[1:] = np.logical_or.accumulate(symbols[1:] != symbols[:-1], 1)
+        before = np.zeros(len(words), np.int64)  # the row that has read what each begins with
         for t in range(symbols.shape[1]):
-            rows = np.arange(np.searchsorted(ends, t), len(words))
+            rows = np.flatnonzero(new[:, t] & inside[:, t])
+            forks = rows[before[rows] != rows]
+            if len(forks):
+                stream.put(forks, stream.take(before[forks]))
             stream.step(torch.from_numpy(symbols[rows, t]), rows)
+            before = np.maximum.accumulate(np.where(new[:, t], np.arange(len(words)), 0))
         return stream.state
 
-    def _write(self, state: elman.State) -> list[list[int]]:
+    def _write(self, state: elman.State) -> list[list[str]]:
         """The most probable phoneme at each step, from each row of a state, until it is the end."""
         rows = np.arange(len(elman.state.leaves(state)[0]))
         stream = self._writer.share(len(rows))
         stream.state = state
-        written: list[list[int]] = [[] for _ in rows]
+        written = np.full((len(rows), LONGEST + 1), END)
         last = np.full(len(rows), START)
-        for _ in range(LONGEST):
+        for t in range(LONGEST):
             last = stream.logits(last, rows).argmax(1)
             rows, last = rows[last != END], last[last != END]
-            for row, phoneme in zip(rows.tolist(), last.tolist(), strict=True):
-                written[row].append(phoneme)
-        return written
+            written[rows, t] = last
+        ends = (written == END).argmax(1).tolist()
+        return [names[:end] for names, end in zip(NAMES[written].tolist(), ends, strict=True)]
 
 
 def _gru(weights: Weights, part: str) -> elman.Stack:
