@@ -138,6 +138,7 @@ def test_a_folder_of_fla_is_the_same_model(pth: Path, tmp_path: Path) -> None:
     ours, fla = elman.from_pretrained(pth), elman.from_pretrained(folder)
     for part in fla.model.core.modules():
         if hasattr(part, "r_k"):
+            assert part.eps == HEAD * 1e-5
             part.eps = 64e-5
     x = tokens(symbols=SYMBOLS)
     with torch.no_grad():
