@@ -209,7 +209,10 @@ def test_what_is_not_there_is_said(theirs: Path, tmp_path: Path) -> None:
 def test_what_are_no_weights_is_refused(value: float | None, said: str, tmp_path: Path) -> None:
     config, tensors = mamba()
     name = "backbone.layers.0.mixer.D"
-    tensors[name] = tensors[name].to(torch.int32) if value is None else torch.full_like(tensors[name], value)
+    if value is None:
+        tensors[name] = tensors[name].to(torch.int32)
+    else:
+        tensors[name][-1] = value
     with pytest.raises(elman.ElmanError, match=f"no weights: {name} {said}"):
         elman.from_pretrained(write_folder(tmp_path / "odd", config, tensors))
 
