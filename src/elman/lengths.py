@@ -8,6 +8,8 @@ from torch import Tensor
 from elman import state as states
 from elman.errors import InputError
 
+FEW = 128  # rows
+
 
 def valid(lengths: Tensor, T: int) -> Tensor:
     """lengths (B,) -> (B, T): True where t < lengths.
@@ -44,9 +46,22 @@ def zero_past(y: Tensor, lengths: Tensor) -> Tensor:
     >>> zero_past(torch.ones(1, 3, 1), torch.tensor([2])).flatten().tolist()
     [1.0, 1.0, 0.0]
     """
-    # A compiled graph cannot branch on values, and a GPU would have to be waited for.
-    looks = lengths.device.type == "cpu" and not torch.compiler.is_compiling()
-    return y if looks and min(lengths.tolist(), default=0) == y.shape[1] else masked(y, lengths)
+    return y if looks(lengths) and shortest(lengths) == y.shape[1] else masked(y, lengths)
+
+
+def looks(values: Tensor) -> bool:
+    """Whether code may branch on values: a compiled graph cannot, and a GPU would have to be waited for."""
+    return values.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def shortest(lengths: Tensor) -> int:
+    """The least of lengths (B,); 0 where there is none.
+
+    >>> shortest(torch.tensor([3, 2]))
+    2
+    """
+    few = len(lengths) <= FEW  # in a list they are found faster
+    return min(lengths.tolist(), default=0) if few else int(lengths.min())
 
 
 def checked(lengths: Tensor, x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from elman.core import Core
 from elman.errors import InputError
 from elman.kernels.builder import Builder, Slot, Slots
 from elman.kernels.trace import slot_of, traced
-from elman.lengths import zero_past
+from elman.lengths import looks, shortest, zero_past
 from elman.options import number, whole
 
 
@@ -55,9 +55,10 @@ class Lags(Plain):
 
     def _scan(self, x: Tensor, state: LagsState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, LagsState]:
         T, most = x.shape[1], self.longest
-        # Most often an episode begins with the first input or not at all.
+        # Most often an episode begins with the first input or not at all; and then nothing need be copied.
         begins = reset[:, :1].any(1) & (lengths > 0)
-        before = torch.where(begins[:, None, None], 0.0, state.past)
+        none = looks(lengths) and not bool(begins.any())
+        before = state.past if none else torch.where(begins[:, None, None], 0.0, state.past)
         inputs = torch.cat([before, x.to(before.dtype)], 1)  # x[:, t] is at t + longest
         y = torch.cat([inputs[:, most - delay : most - delay + T] for delay in self.delays], -1)
         if _plain(lengths, reset):
@@ -159,9 +160,7 @@ class Columns(Core):
 
 def _plain(lengths: Tensor, reset: Tensor) -> bool:
     """Whether every row is whole and no episode begins after the first input; not asked of a compiled graph."""
-    if torch.compiler.is_compiling() or lengths.device.type != "cpu":
-        return False
-    return min(lengths.tolist(), default=0) == reset.shape[1] and not bool(reset[:, 1:].any())
+    return looks(lengths) and shortest(lengths) == reset.shape[1] and not bool(reset[:, 1:].any())
 
 
 def _quotient(sum: Tensor, weight: Tensor) -> Tensor:

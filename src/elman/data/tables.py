@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from elman.data.names import refuse_twice
 from elman.data.text import lines_of, on_disk
@@ -213,8 +213,11 @@ def texts_of(values: Iterable[object]) -> list[str]:
     (['a', '1', '0.1', '', ''], ['0.5'])
     """
     cells = list(values)
-    if all(type(value) is float for value in cells):
+    kinds = {*map(type, cells)}
+    if kinds == {float}:
         return [*map(repr, cells)]  # 'nan' is missing too
+    if kinds == {str}:
+        return cast(list[str], cells)
     return [value if type(value) is str else _text(value) for value in cells]
 
 

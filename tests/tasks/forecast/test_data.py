@@ -10,7 +10,7 @@ from scipy.io import savemat
 
 from elman.data import Position
 from elman.errors import FileError, InputError
-from elman.tasks.forecast.data import PanelReader, Series
+from elman.tasks.forecast.data import Panel, PanelReader, Series
 from elman.tasks.forecast.inputs import PanelInputs, SeriesStreams
 
 FRAME = pd.DataFrame(
@@ -79,6 +79,23 @@ def test_gaps_are_filled_where_that_is_asked():
         PanelReader().fit(frame)
     _, (one,) = PanelReader(gaps="fill").fit(frame)
     np.testing.assert_array_equal(one.y[:, 0], [1, 2, np.nan, np.nan, 5, 6])
+
+
+def test_a_panel_is_its_series():
+    rows = {"unique_id": ["b", "a", "b", "a", "c"], "ds": ["4", "1", "2", "5", "9"], "y": [4.0, 1.0, 2.0, 5.0, 9.0]}
+    _, panel = PanelReader(gaps="fill").fit(rows, "1")  # both have gaps, at other places
+    assert [(one.name, one.start) for one in panel] == [("b", 2), ("a", 1), ("c", 9)]
+    np.testing.assert_array_equal(panel.y[:, 0], [2, np.nan, 4, 1, np.nan, np.nan, np.nan, 5, 9])
+    same([panel[-1], *panel[:2]], [panel[2], panel[0], panel[1]])
+    same(Panel.of([*panel]), panel)
+    same(panel.take(np.array([2, 0])), [panel[2], panel[0]])
+    np.testing.assert_array_equal(
+        panel.padded(panel.y, 0.0)[..., 0], [[2, np.nan, 4, 0, 0], [1, np.nan, np.nan, np.nan, 5], [9, 0, 0, 0, 0]]
+    )
+    with pytest.raises(IndexError):
+        panel[3]
+    with pytest.raises(InputError, match=r"series 'a' has an infinite value at row 1 of its times"):
+        PanelReader().fit({"unique_id": ["b", "a", "a"], "ds": ["1", "1", "2"], "y": [1.0, 1.0, np.inf]}, "1")
 
 
 def test_rows_that_are_filled_in_are_counted_over_all_series():

@@ -52,7 +52,7 @@ def test_a_forecast_reads_the_past_covariates_of_the_last_row_and_none_after(tmp
     model, _ = train(with_past(tmp_path))
     (a, _b) = model.inputs.reader(str(tmp_path / "past.csv"))
     state = model.read([a.cut(0, 50)], model.init_state([a]))
-    x = model._inputs_ahead(state, model._ahead(state, 4, None))[0]
+    x = model._inputs_ahead(state, model._ahead(state, state.names, 4, None))[0]
     columns = model.inputs.past_columns
     scale = model.inputs.reader.covariates["load"]
     wanted = (PAST["load"]("a", 49) - scale.mean) / scale.scale

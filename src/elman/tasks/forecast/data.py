@@ -13,23 +13,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from elman.data import splits
 from elman.data.arrays import Numbers
 from elman.data.tables import Columns, number_of, texts_of
 from elman.errors import InputError
+from elman.lengths import valid
 from elman.options import choice
 from elman.tasks.forecast import calendar
 from elman.tasks.forecast.calendar import Frequency, Ticks
 from elman.tasks.forecast.covariates import Covariate, fit_covariate
 from elman.tasks.forecast.files import open_rows
 
-NAMELESS = ("", "nan")  # a name that is not there, as `texts_of` has it
+NAMELESS = frozenset(("", "nan"))  # a name that is not there, as `texts_of` has it
 MOST_FILLED = 20_000_000  # rows without values that gaps are filled with, in all series together: a slip in a date
 
 
@@ -47,6 +48,67 @@ class Series(NamedTuple):
         """The rows from `first` to before `last`."""
         rows = slice(first, last)
         return self._replace(start=self.start + first, y=self.y[rows], past=self.past[rows], future=self.future[rows])
+
+
+class Panel(Sequence[Series]):
+    """Some series whose rows stand one behind the other in arrays of all, so that many are handled at once.
+
+    >>> one = Series("a", 3, np.ones((2, 1)), *[np.zeros((2, 0))] * 2, np.zeros(0))
+    >>> panel = Panel.of([one, one.cut(1)])
+    >>> panel.lengths.tolist(), panel.starts.tolist(), panel[1].start, panel.padded(panel.y, 0.0)[1].tolist()
+    ([2, 1], [3, 4], 4, [[1.0], [0.0]])
+    """
+
+    def __init__(
+        self, names: Sequence[str], starts: Ticks, lengths: Ticks, y: Numbers, past: Numbers, future: Numbers,
+        static: Numbers,
+    ) -> None:  # fmt: skip
+        self.names, self.starts, self.lengths = names, starts, lengths  # (B,)
+        self.y, self.past, self.future, self.static = y, past, future, static  # (N, C), (N, P), (N, F), (B, S)
+        self.ends = np.cumsum(lengths)
+
+    @classmethod
+    def of(cls, series: Sequence[Series]) -> Panel:
+        """Series as a panel; there must be some."""
+        if isinstance(series, Panel):
+            return series
+        names, starts, *parts, static = zip(*series, strict=True)
+        y, past, future = map(np.concatenate, parts)
+        lengths = np.array([len(one.y) for one in series])
+        return cls(list(names), np.array(starts, np.int64), lengths, y, past, future, np.stack(static))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, i: int) -> Series: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[Series]: ...
+    def __getitem__(self, i: int | slice) -> Series | list[Series]:
+        if isinstance(i, slice):
+            return [self[j] for j in range(*i.indices(len(self)))]
+        end = int(self.ends[i])
+        rows = slice(end - int(self.lengths[i]), end)
+        parts = self.y[rows], self.past[rows], self.future[rows]
+        return Series(self.names[i], int(self.starts[i]), *parts, self.static[i])
+
+    def take(self, places: Ticks) -> Panel:
+        """Some of the series, in that order."""
+        same = np.array_equal(places, np.arange(len(self)))
+        return self if same else Panel.of([self[i] for i in places.tolist()])
+
+    def begun(self, starts: Ticks) -> Panel:
+        """The same rows from other ticks on."""
+        return Panel(self.names, starts, self.lengths, self.y, self.past, self.future, self.static)
+
+    def padded(self, part: Numbers, value: float) -> Numbers:
+        """Rows (N, W) as (B, T, W), `value` behind the shorter series."""
+        B, T, W = len(self), int(self.lengths.max(initial=0)), part.shape[1]
+        if len(part) == B * T:
+            return part.reshape(B, T, W)
+        found = np.full((B, T, W), value)
+        found[inside(self.lengths)] = part
+        return found
 
 
 @dataclass(frozen=True)
@@ -67,7 +129,7 @@ class PanelReader:
     covariates: Mapping[str, Covariate] = field(default_factory=dict)
     errors: str = "strict"
 
-    def fit(self, given: object, frequency: str = "auto", last: int = 0) -> tuple[PanelReader, list[Series]]:
+    def fit(self, given: object, frequency: str = "auto", last: int = 0) -> tuple[PanelReader, Panel]:
         """The series of some files or of a frame, and the reader that knows what they are.
 
         The `last` rows of each series, which a model is scored on, do not say how large covariates are.
@@ -83,12 +145,12 @@ class PanelReader:
         groups = _groups(columns[self.id])
         times = {name: [columns[self.time][i] for i in rows] for name, rows in groups.items()}
         reader = replace(self, format="long", frequency=calendar.find(times, frequency, self.gaps))
-        used = _without_last(reader._ticks(columns, groups), groups, last)
+        used = _without_last(reader._ticks(columns), groups, last)
         named = (*self.static, *self.past, *self.future)
         reader = replace(reader, covariates={name: fit_covariate(name, columns[name], used) for name in named})
-        return reader, reader._series(columns, groups)
+        return reader, reader._series(columns)
 
-    def __call__(self, given: object, *, future: bool = False, filled: int = MOST_FILLED) -> list[Series]:
+    def __call__(self, given: object, *, future: bool = False, filled: int = MOST_FILLED) -> Panel:
         """The series of some files or of a frame, as this reader knows them; `future` rows have no target.
 
         At most so many rows without values are `filled` in, in all series together.
@@ -97,22 +159,27 @@ class PanelReader:
         if not isinstance(rows, dict):
             return self._unnamed(kind, rows)
         columns = _columns(rows, replace(self, past=()) if future else self, targets=not future)
-        return self._series(columns, _groups(columns[self.id]), future, filled)
+        return self._series(columns, future, filled)
 
-    def after(self, series: Sequence[Series], ticks: Sequence[int], filled: int = MOST_FILLED) -> list[Series]:
-        """New rows of series that have been read up to `ticks`, each from the tick after its own on."""
-        if self.format == "long" and self.gaps == "fill":
-            missing = [max(0, one.start - tick - 1) for one, tick in zip(series, ticks, strict=True)]
-            self._check_filled([one.name for one in series], missing, [one.start for one in series], filled)
-        return [self._after(one, tick) for one, tick in zip(series, ticks, strict=True)]
+    def after(self, series: Sequence[Series], ticks: Sequence[int] | Ticks, filled: int = MOST_FILLED) -> Panel:
+        """New rows of series that have been read up to `ticks` (B,), each from the tick after its own on."""
+        panel, ticks = Panel.of(series), np.asarray(ticks)
+        if self.format != "long":  # they have no times: what comes is what follows
+            return panel.begun(ticks + 1)
+        missing = panel.starts - ticks - 1
+        if not missing.any():
+            return panel
+        if self.gaps == "fill":
+            self._check_filled(panel.names, np.maximum(missing, 0), panel.starts, filled)
+        return Panel.of([self._after(one, tick) for one, tick in zip(panel, ticks.tolist(), strict=True)])
 
-    def _check_filled(self, names: Sequence[str], missing: Sequence[int], ticks: Sequence[int], most: int) -> None:
+    def _check_filled(self, names: Sequence[str], missing: Ticks, ticks: Ticks, most: int) -> None:
         """Raise an InputError if more rows would be filled in than `most`; each is missing before a tick."""
-        if sum(missing) <= most:
+        if missing.sum(dtype=np.float64) <= most:  # of 10^18 steps the sum of a few would not be an int64
             return
         assert self.frequency is not None
         i = int(np.argmax(missing))
-        when = self.frequency.stamps(np.array([ticks[i]]))[0]
+        when = self.frequency.stamps(ticks[i : i + 1])[0]
         raise InputError(
             f"series {names[i]!r} has {missing[i]:,} rows missing before {when} (frequency {self.frequency}); "
             f"{most:,} at most are filled in, in all series together. Correct the time, or send the rows "
@@ -120,8 +187,6 @@ class PanelReader:
         )
 
     def _after(self, one: Series, tick: int) -> Series:
-        if self.format != "long":  # they have no times: what comes is what follows
-            return one._replace(start=tick + 1)
         assert self.frequency is not None
         if one.start == tick + 1:
             return one
@@ -165,29 +230,25 @@ class PanelReader:
         """How many numbers some covariates are."""
         return sum(self.covariates[name].width for name in names)
 
-    def _unnamed(self, kind: str, rows: Sequence[tuple[str, Numbers]]) -> list[Series]:
+    def _unnamed(self, kind: str, rows: Sequence[tuple[str, Numbers]]) -> Panel:
         """Series without times and covariates."""
         if self.static or self.past or self.future:
             raise InputError(f"data.format is {kind}, which has no covariates; write the series as long rows")
-        found = [Series(name, 0, y, _none(len(y)), _none(len(y)), np.zeros(0)) for name, y in rows]
-        return _checked(found, np.concatenate([one.y for one in found]) if found else _none(0))
+        if not rows:
+            raise InputError("there is no series in the data; a forecaster needs some to read")
+        return _checked(Panel.of([Series(name, 0, y, _none(len(y)), _none(len(y)), np.zeros(0)) for name, y in rows]))
 
-    def _series(
-        self, columns: Columns, groups: Mapping[str, list[int]], future: bool = False, filled: int = MOST_FILLED
-    ) -> list[Series]:
-        """All rows are read at once, column by column, and cut into series."""
+    def _series(self, columns: Columns, future: bool = False, filled: int = MOST_FILLED) -> Panel:
+        """All rows are read at once, column by column, and put into the order of series and times."""
         assert self.frequency is not None
-        names, sizes = [*groups], np.array([len(rows) for rows in groups.values()])
-        ticks = self._ticks(columns, groups)
-        owner = np.repeat(np.arange(len(names)), sizes)
-        places = np.fromiter(chain.from_iterable(groups.values()), np.int64, len(ticks))
-        order = np.lexsort((ticks[places], owner))
-        places = places[order]
-        ticks = ticks[places]
-        gaps = _gaps(names, owner, ticks, self)
+        names, owner = _owners(columns[self.id])
+        ticks = self._ticks(columns)
+        places = np.lexsort((ticks, owner))
+        owner, ticks = owner[places], ticks[places]
+        gaps = _has_gaps(names, owner, ticks, self)
         if gaps:
             steps = np.where(np.diff(owner) == 0, np.diff(ticks) - 1, 0)
-            self._check_filled([names[i] for i in owner[1:]], steps.tolist(), ticks[1:].tolist(), filled)
+            self._check_filled([names[i] for i in owner[1:]], steps, ticks[1:], filled)
         y = np.full((len(ticks), len(self.target)), np.nan)
         for column, target in enumerate(() if future else self.target):
             y[:, column] = _numbers(columns[target], target)[places]
@@ -195,19 +256,18 @@ class PanelReader:
             self._matrix(columns, () if future and kind == "past" else getattr(self, kind), places)
             for kind in ("past", "future", "static")
         )
-        ends = np.cumsum(sizes).tolist()
-        starts, nothing = ticks[[0, *ends[:-1]]].tolist(), np.zeros(0)
-        found = []
-        for i, (name, first, end) in enumerate(zip(names, [0, *ends[:-1]], ends, strict=True)):
-            rows = slice(first, end)
-            parts: list[Numbers] = [y[rows], past[rows], ahead[rows]]
-            if i in gaps:
-                parts = [_spread(part, ticks[rows] - starts[i]) for part in parts]
-            fixed = _constant(name, static[rows], self.static) if self.static else nothing
-            found.append(Series(name, starts[i], parts[0], parts[1], parts[2], fixed))
-        return _checked(found, y)
+        sizes = np.bincount(owner, minlength=len(names))
+        firsts = np.cumsum(sizes) - sizes
+        starts, fixed = ticks[firsts], np.zeros((len(names), static.shape[1]))
+        for i, (first, size) in enumerate(zip(firsts.tolist(), sizes.tolist(), strict=True) if self.static else ()):
+            fixed[i] = _constant(names[i], static[first : first + size], self.static)
+        if gaps:
+            sizes = ticks[firsts + sizes - 1] - starts + 1
+            at = ticks - starts[owner] + (np.cumsum(sizes) - sizes)[owner]
+            y, past, ahead = (_spread(part, at, int(sizes.sum())) for part in (y, past, ahead))
+        return _checked(Panel(names, starts, sizes, y, past, ahead, fixed))
 
-    def _ticks(self, columns: Columns, groups: Mapping[str, list[int]]) -> Ticks:
+    def _ticks(self, columns: Columns) -> Ticks:
         """The tick of each row; an InputError names the series of the first that is wrong."""
         assert self.frequency is not None
         times = columns[self.time]
@@ -216,15 +276,20 @@ class PanelReader:
         if not any(whole) or all(whole):
             with suppress(InputError):
                 found = dict(zip(distinct, self.frequency.ticks("", distinct).tolist(), strict=True))
-                return np.array([found[time] for time in times])
+                return np.fromiter(map(found.__getitem__, times), np.int64, len(times))
         ticks = np.zeros(len(times), np.int64)
-        for name, rows in groups.items():
+        for name, rows in _groups(columns[self.id]).items():
             ticks[rows] = self.frequency.ticks(name, [times[i] for i in rows])
         return ticks
 
     def _matrix(self, columns: Columns, names: Sequence[str], places: Ticks) -> Numbers:
         parts = [self.covariates[name].encode(columns[name])[places] for name in names]
         return np.concatenate(parts, 1) if parts else _none(len(places))
+
+
+def inside(lengths: Ticks) -> NDArray[np.bool_]:
+    """Where rows stand, and no padding (B, T)."""
+    return valid(torch.from_numpy(lengths), int(lengths.max(initial=0))).numpy()
 
 
 def fingerprint(series: Iterable[Series]) -> str:
@@ -242,17 +307,17 @@ def _none(T: int) -> Numbers:
     return np.zeros((T, 0))
 
 
-def _checked(found: list[Series], y: Numbers) -> list[Series]:
-    """The series, whose values are all in y; an InputError where one is infinite."""
-    if not found:
-        raise InputError("there is no series in the data; a forecaster needs some to read")
-    for one in found if np.isinf(y).any() else ():
-        if np.isinf(one.y).any():
-            raise InputError(
-                f"series {one.name!r} has an infinite value at row {int(np.isinf(one.y).any(1).argmax())} of its "
-                "times; correct it, or leave it empty if it is missing"
-            )
-    return found
+def _checked(panel: Panel) -> Panel:
+    """The series; an InputError where a value is infinite."""
+    wrong = np.isinf(panel.y).any(1)
+    if wrong.any():
+        at = int(wrong.argmax())
+        i = int(np.searchsorted(panel.ends, at, "right"))
+        raise InputError(
+            f"series {panel.names[i]!r} has an infinite value at row {at - int(panel.ends[i] - panel.lengths[i])} of "
+            "its times; correct it, or leave it empty if it is missing"
+        )
+    return panel
 
 
 def _columns(frame: Columns, reader: PanelReader, targets: bool = True) -> Columns:
@@ -267,10 +332,12 @@ def _columns(frame: Columns, reader: PanelReader, targets: bool = True) -> Colum
                 "data.static, data.past and data.future name columns."
             )
     rows = len(frame[reader.time])
+    if not rows:
+        raise InputError("there is no row in the data; a forecaster needs some to read")
     names = frame.get(reader.id, ["series"] * rows)
-    for i, name in enumerate(names):
-        if name in NAMELESS:
-            raise InputError(f"row {i} of the data has no name of its series in column {reader.id!r}; give it one")
+    if not NAMELESS.isdisjoint(names):
+        i = next(i for i, name in enumerate(names) if name in NAMELESS)
+        raise InputError(f"row {i} of the data has no name of its series in column {reader.id!r}; give it one")
     return {**{name: frame[name] for name in wanted}, reader.id: names}
 
 
@@ -278,9 +345,16 @@ def _groups(names: Sequence[str]) -> dict[str, list[int]]:
     groups: dict[str, list[int]] = {}
     for i, name in enumerate(names):
         groups.setdefault(name, []).append(i)
-    if not groups:
-        raise InputError("there is no row in the data; a forecaster needs some to read")
     return groups
+
+
+def _owners(names: Sequence[str]) -> tuple[list[str], Ticks]:
+    """The series, in the order in which they come, and of which of them each row is."""
+    distinct = [*dict.fromkeys(names)]
+    if len(distinct) == len(names):
+        return distinct, np.arange(len(names))
+    numbers = dict(zip(distinct, range(len(distinct)), strict=True))
+    return distinct, np.fromiter(map(numbers.__getitem__, names), np.int64, len(names))
 
 
 def _without_last(ticks: Ticks, groups: Mapping[str, list[int]], last: int) -> NDArray[np.bool_]:
@@ -293,13 +367,15 @@ def _without_last(ticks: Ticks, groups: Mapping[str, list[int]], last: int) -> N
 
 def _numbers(cells: Sequence[str], name: str) -> Numbers:
     try:
+        with suppress(ValueError):  # most columns are numbers alone
+            return np.fromiter(map(float, cells), np.float64, len(cells))
         return np.array([number_of(cell) for cell in cells])
     except ValueError as error:
         raise InputError(f"column {name!r} has a value that is not a number: {error}") from error
 
 
-def _gaps(names: Sequence[str], owner: Ticks, ticks: Ticks, reader: PanelReader) -> set[int]:
-    """The numbers of the series whose rows, in order, leave times out; an InputError where that may not be."""
+def _has_gaps(names: Sequence[str], owner: Ticks, ticks: Ticks, reader: PanelReader) -> bool:
+    """Whether rows, in order, leave times of their series out; an InputError where that may not be."""
     steps, same = np.diff(ticks), np.diff(owner) == 0
     assert reader.frequency is not None
     twice, gap = same & (steps == 0), same & (steps > 1)
@@ -316,12 +392,12 @@ def _gaps(names: Sequence[str], owner: Ticks, ticks: Ticks, reader: PanelReader)
             f"--data.gaps fill{f' --data.frequency {reader.frequency}' if business else ''} to read rows without "
             "values there"
         )
-    return {*owner[:-1][gap].tolist()}
+    return bool(gap.any())
 
 
-def _spread(values: Numbers, at: Ticks) -> Numbers:
-    """Rows where they stand among all ticks, NaN in between."""
-    found = np.full((int(at[-1]) + 1, values.shape[1]), np.nan)
+def _spread(values: Numbers, at: Ticks, rows: int) -> Numbers:
+    """Rows where they stand among so many, NaN in between."""
+    found = np.full((rows, values.shape[1]), np.nan)
     found[at] = values
     return found
 

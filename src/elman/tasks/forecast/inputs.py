@@ -18,10 +18,9 @@ from torch import Tensor
 
 from elman.data.batches import Batch, Position, check_shared
 from elman.errors import InputError
-from elman.lengths import valid
 from elman.options import whole
 from elman.tasks.forecast.calendar import Ticks
-from elman.tasks.forecast.data import PanelReader, Series
+from elman.tasks.forecast.data import Panel, PanelReader, Series, inside
 
 Floats = NDArray[np.floating[Any]]  # as PanelInputs.dtype says
 MOST = {"float32": 1e30, "float64": 1e300}  # what leaves room for the differences and products of a network
@@ -107,10 +106,11 @@ class PanelInputs:
 
     def batch(self, series: Sequence[Series], tail: Tail | None = None) -> Rows:
         """The rows of several series, which continue from the rows of `tail`."""
-        tail, B = self.first(len(series)) if tail is None else tail, len(series)
-        lengths = np.array([len(one.y) for one in series])
-        given, inside = padded([one.y for one in series], lengths, np.nan), _inside(lengths)
-        self._check_range(series, given, self.reader.target)
+        panel = Panel.of(series)
+        B, lengths = len(panel), panel.lengths
+        tail = self.first(B) if tail is None else tail
+        given = panel.padded(panel.y, np.nan)
+        self._check_range(panel, given, self.reader.target)
         counted = ~np.isnan(given)
         y = np.where(counted, given, 0.0).astype(self.dtype)
         T = y.shape[1]
@@ -119,15 +119,12 @@ class PanelInputs:
         values = np.take_along_axis(np.concatenate([tail.value[:, None], y], 1), last, 1)  # (B, T + 1, C)
         flags = counted if self.each else counted.all(2, keepdims=True)
         seen = np.concatenate([tail.seen[:, None], flags.astype(self.dtype)], 1)
-        past = np.concatenate([tail.past[:, None], self._past(series, lengths)], 1)
-        now = self.known(
-            [one.name for one in series], np.array([one.start for one in series]), lengths,
-            padded([one.future for one in series], lengths, 0.0), np.stack([one.static for one in series]),
-        )  # fmt: skip
+        past = np.concatenate([tail.past[:, None], self._past(panel)], 1)
+        now = self.known(panel.names, panel.starts, lengths, panel.padded(panel.future, 0.0), panel.static)
         x = np.concatenate([values[:, :-1], seen[:, :-1], past[:, :-1], now], 2, dtype=self.dtype)
         every = np.arange(B)
         return Rows(
-            np.where(inside[..., None], x, np.zeros((), self.dtype)), y, counted,
+            np.where(inside(lengths)[..., None], x, np.zeros((), self.dtype)), y, counted,
             Tail(*(part[every, lengths] for part in (values, seen, past))),
         )  # fmt: skip
 
@@ -141,7 +138,7 @@ class PanelInputs:
         assert frequency is not None
         B, T = future.shape[:2]
         ticks = starts[:, None] + np.arange(T)
-        gone = np.isnan(future).any(2) & _inside(lengths)
+        gone = np.isnan(future).any(2) & inside(lengths)
         if gone.any():
             i, t = np.argwhere(gone)[0]
             when = frequency.stamps(ticks[i, t : t + 1])[0]
@@ -161,43 +158,29 @@ class PanelInputs:
             parts.append(np.broadcast_to(each[:, None, None], (B, T, 1)))
         return np.concatenate(parts, 2, dtype=self.dtype)
 
-    def _check_range(self, series: Sequence[Series], given: NDArray[np.float64], names: Sequence[str]) -> None:
+    def _check_range(self, panel: Panel, given: NDArray[np.float64], names: Sequence[str]) -> None:
         """Raise an InputError that names the first value that cannot be computed with."""
         with np.errstate(invalid="ignore"):
             wrong = np.abs(given) > MOST[self.dtype]
         if wrong.any():
             i, t, column = np.argwhere(wrong)[0]
             assert self.reader.frequency is not None
-            when = self.reader.frequency.stamps(np.array([series[i].start + t]))[0]
+            when = self.reader.frequency.stamps(panel.starts[i : i + 1] + t)[0]
             named = f" of {names[column]}" if len(names) == wrong.shape[2] else ""
             raise InputError(
-                f"series {series[i].name!r} has the value {given[i, t, column]:g}{named} at {when} (row {t}), beyond "
+                f"series {panel.names[i]!r} has the value {given[i, t, column]:g}{named} at {when} (row {t}), beyond "
                 f"{MOST[self.dtype]:g}, what this model computes with ({self.dtype}). Correct it, leave it empty if it "
                 "is missing, or write the series in other units."
             )
 
-    def _past(self, series: Sequence[Series], lengths: Ticks) -> Floats:
+    def _past(self, panel: Panel) -> Floats:
         """Past covariates with their flag: all of a row are known, or it counts as none."""
         if not self.past:
-            return np.zeros((len(series), int(lengths.max(initial=0)), 0), self.dtype)
-        given = padded([one.past for one in series], lengths, np.nan)
-        self._check_range(series, given, self.reader.past)
+            return np.zeros((len(panel), int(panel.lengths.max()), 0), self.dtype)
+        given = panel.padded(panel.past, np.nan)
+        self._check_range(panel, given, self.reader.past)
         known = ~np.isnan(given).any(2, keepdims=True)
         return np.concatenate([np.where(known, given, 0.0), known], 2, dtype=self.dtype)
-
-
-def padded(parts: Sequence[NDArray[np.float64]], lengths: Ticks, value: float) -> NDArray[np.float64]:
-    """Arrays (T_i, W) of so many rows as one (B, T, W), `value` behind the shorter ones."""
-    if len({*lengths.tolist()}) == 1:
-        return np.concatenate(parts).reshape(len(parts), int(lengths[0]), parts[0].shape[1])
-    found = np.full((len(parts), int(lengths.max(initial=0)), parts[0].shape[1]), value)
-    for row, part in zip(found, parts, strict=True):
-        row[: len(part)] = part
-    return found
-
-
-def _inside(lengths: Ticks) -> NDArray[np.bool_]:
-    return valid(torch.from_numpy(lengths), int(lengths.max(initial=0))).numpy()
 
 
 class Segment(NamedTuple):

@@ -27,7 +27,7 @@ from elman.progress import check_cancelled
 from elman.tasks.forecast.calendar import Frequency
 from elman.tasks.forecast.config import SAMPLES, ForecastModelConfig
 from elman.tasks.forecast.covariates import Covariate
-from elman.tasks.forecast.data import MOST_FILLED, PanelReader, Series
+from elman.tasks.forecast.data import MOST_FILLED, Panel, PanelReader, Series
 from elman.tasks.forecast.inputs import PanelInputs
 from elman.tasks.forecast.network import ForecastNetwork, Widths, build, log_prob
 from elman.tasks.forecast.state import (
@@ -55,7 +55,7 @@ STATE = "series.safetensors"
 PanelRows = object  # names of files, columns by name, a data frame, or series
 
 # What the model says of some series at some steps, which series and steps they are, and what came (B, T, C), (B, T).
-Observer = Callable[[Numeric, Sequence[int], slice, Tensor, Tensor], None]
+Observer = Callable[[Numeric, NDArray[np.int64], slice, Tensor, Tensor], None]
 
 
 class Forecaster(Predictor[ForecastNetwork]):
@@ -98,18 +98,17 @@ class Forecaster(Predictor[ForecastNetwork]):
         fingerprint = self.fingerprint if fingerprint is None else fingerprint
         B, C, inputs = len(series), self.inputs.targets, self.inputs
         past, dtype = inputs.past_columns, getattr(torch, inputs.dtype)
-        static = [torch.from_numpy(one.static.astype(inputs.dtype)) for one in series]
-        width = inputs.reader.width(inputs.reader.static)
+        panel = Panel.of(series) if B else _no_series(inputs.reader)
         return SeriesState(
             self.model.init_state(B),
             torch.zeros(B, C, dtype=dtype),
             torch.zeros(B, inputs.flags, dtype=dtype),
             torch.zeros(B, past.stop - past.start, dtype=dtype),
-            torch.stack(static) if static else torch.zeros(0, width, dtype=dtype),
-            torch.tensor([one.start - 1 for one in series], dtype=torch.int64),
+            torch.from_numpy(panel.static).to(dtype),
+            torch.from_numpy(panel.starts) - 1,
             torch.full((B, self.seasonality, C), torch.nan, dtype=torch.float64),
             torch.zeros(B, 2, dtype=torch.float64),
-            names_leaf([one.name for one in series]),
+            names_leaf(panel.names),
             model_leaf(fingerprint, B),
         )
 
@@ -122,7 +121,7 @@ class Forecaster(Predictor[ForecastNetwork]):
         T = max((len(one.y) for one in series), default=0)
         nats, known = torch.zeros(len(series), T, dtype=torch.float64), torch.zeros(len(series), T, dtype=torch.bool)
 
-        def observe(predicted: Numeric, places: Sequence[int], at: slice, y: Tensor, counted: Tensor) -> None:
+        def observe(predicted: Numeric, places: NDArray[np.int64], at: slice, y: Tensor, counted: Tensor) -> None:
             nats[places, at] = -log_prob(predicted, y, counted).double()
             known[places, at] = counted.any(-1)
 
@@ -133,25 +132,25 @@ class Forecaster(Predictor[ForecastNetwork]):
         self, series: Sequence[Series], state: SeriesState, observe: Observer | None = None
     ) -> SeriesState:
         """The state after the rows; what is said of each of them goes to `observe`."""
-        order = sorted(range(len(series)), key=lambda i: -len(series[i].y))  # rows of like length side by side
+        if not len(series):
+            return state
+        panel = Panel.of(series)
+        order = np.argsort(-panel.lengths, kind="stable")  # rows of like length side by side
         at, parts = 0, []
         while at < len(order):
-            longest = max(1, len(series[order[at]].y))
+            longest = max(1, int(panel.lengths[order[at]]))
             places = order[at : at + max(EACH, CHUNK // (longest * self.model.core.input_size))]
             with evaluating(self.model):
-                parts.append(self._read_batch([series[i] for i in places], take(state, places), places, observe))
+                parts.append(self._read_batch(panel.take(places), take(state, places), places, observe))
             at += len(places)
-        if not parts:
-            return state
         whole_ = parts[0] if len(parts) == 1 else cast(SeriesState, states.concat(parts))
-        back = np.argsort(order)
-        return whole_ if (back[:-1] < back[1:]).all() else take(whole_, back.tolist())
+        return take(whole_, np.argsort(order))
 
     def _read_batch(
-        self, series: Sequence[Series], state: SeriesState, places: Sequence[int], observe: Observer | None
+        self, panel: Panel, state: SeriesState, places: NDArray[np.int64], observe: Observer | None
     ) -> SeriesState:
-        rows, core = self.inputs.batch(series, tail_of(state)), state.core
-        lengths, (B, T, D) = torch.tensor([len(one.y) for one in series]), rows.x.shape
+        rows, core = self.inputs.batch(panel, tail_of(state)), state.core
+        lengths, (B, T, D) = torch.from_numpy(panel.lengths), rows.x.shape
         x, y, counted = (torch.from_numpy(part) for part in rows[:3])
         step = max(1, CHUNK // (B * D))
         for start in range(0, T, step):
@@ -161,7 +160,7 @@ class Forecaster(Predictor[ForecastNetwork]):
             h, core = self.model.core(self.model.embed(x[:, at]), core, lengths=now)
             if observe is not None:
                 observe(self.model.readout(h, now), places, at, y[:, at], counted[:, at])
-        return advance(state, core, series, rows.tail, self.seasonality)
+        return advance(state, core, panel, rows.tail, self.seasonality)
 
     def update(self, state: SeriesState, rows: PanelRows, filled: int = MOST_FILLED) -> SeriesState:
         """The state after new rows of some of its series, a file, a frame or series.
@@ -183,25 +182,18 @@ class Forecaster(Predictor[ForecastNetwork]):
 
     def following(
         self, series: Sequence[Series], state: SeriesState, filled: int = MOST_FILLED
-    ) -> tuple[list[int], list[Series]]:
+    ) -> tuple[NDArray[np.int64], Panel]:
         """Which rows of a state some series continue from; each begins where its state ends."""
-        numbers = {name: i for i, name in enumerate(state.names)}
-        unknown = next((one.name for one in series if one.name not in numbers), None)
-        if unknown is not None:
-            some = ", ".join([*numbers][:5]) or "none"
-            raise InputError(
-                f"there is no state of series {unknown!r}, so it cannot continue (there are {len(numbers)} series: "
-                f"{some} ...). With --from_start series are read from their first row on."
-            )
-        places, ticks = [numbers[one.name] for one in series], state.tick.tolist()
+        panel = Panel.of(series)
+        places = _places(panel.names, state.names)
         if self.inputs.reader.format == "wide" and all(
-            read_already(one, state, i) for one, i in zip(series, places, strict=True)
+            read_already(one, state, i) for one, i in zip(panel, places.tolist(), strict=True)
         ):
             raise InputError(
-                f"these rows begin with those that were read already, of all {len(series)} series: is it the training "
+                f"these rows begin with those that were read already, of all {len(panel)} series: is it the training "
                 "file? Lines of values have no times; give what follows, or read all from the start with --from_start."
             )
-        return places, self.inputs.reader.after(series, [ticks[i] for i in places], filled)
+        return places, self.inputs.reader.after(panel, state.tick.numpy()[places], filled)
 
     # Forecasting
 
@@ -216,8 +208,8 @@ class Forecaster(Predictor[ForecastNetwork]):
         `samples` may be 0.
         """
         check_model(state, self.fingerprint)
-        if names := several("series", series, "names of series"):
-            state = take(state, places_of(state, names))
+        if chosen := several("series", series, "names of series"):
+            state = take(state, places_of(state, chosen))
         H = self.horizon if horizon is None else whole("horizon", horizon)
         samples = whole("samples", samples, least=0 if H == 1 else 1)
         quantiles = several("quantiles", quantiles, "levels, as 0.1, 0.5, 0.9")
@@ -229,7 +221,8 @@ class Forecaster(Predictor[ForecastNetwork]):
                 "there is no series to forecast: read some from their first row on, with read_from_start or "
                 "--from_start; or resume the run: until it is over, only its best model has states."
             )
-        ahead = self._ahead(state, H, future)
+        names = state.names
+        ahead = self._ahead(state, names, H, future)
         paths = self.paths(state, ahead, samples, seed)
         exact = self._first(state, ahead)
         B, C = len(paths), paths.shape[-1]
@@ -240,7 +233,7 @@ class Forecaster(Predictor[ForecastNetwork]):
         found[:, 0] = exact.quantile(quantiles).numpy().reshape(found[:, 0].shape)
         reader = self.inputs.reader
         return Forecast(
-            state.names, self.stamps(state.tick, H), reader.target, means, tuple(quantiles), found, paths, reader.id,
+            names, self.stamps(state.tick, H), reader.target, means, tuple(quantiles), found, paths, reader.id,
             reader.time,
         )  # fmt: skip
 
@@ -251,9 +244,9 @@ class Forecaster(Predictor[ForecastNetwork]):
         each = [self.inputs.reader.frequency.stamps(end + 1 + np.arange(H)) for end in ends]
         return [each[i] for i in places.tolist()]
 
-    def _ahead(self, state: SeriesState, H: int, future: PanelRows) -> Tensor:
-        """What is known of the horizon (B, H, K)."""
-        reader, names = self.inputs.reader, state.names
+    def _ahead(self, state: SeriesState, names: Sequence[str], H: int, future: PanelRows) -> Tensor:
+        """What is known of the horizon (B, H, K) of the series of these names."""
+        reader = self.inputs.reader
         series = [] if future is None else future if _is_series(future) else reader(future, future=True)
         given = {one.name: one for one in series}
         starts = state.tick.numpy() + 1
@@ -279,7 +272,7 @@ class Forecaster(Predictor[ForecastNetwork]):
 
     def one_ahead(self, state: SeriesState) -> Numeric:
         """What the model says of the next row of each series, exactly. Its future covariates, if any, are not known."""
-        return self._first(state, self._ahead(state, 1, None))
+        return self._first(state, self._ahead(state, state.names, 1, None))
 
     def paths(self, state: SeriesState, ahead: Tensor, samples: int, seed: int) -> NDArray[np.float64]:
         """Draws of what follows (B, S, H, C): path s of a series is the same alone and in any batch."""
@@ -349,8 +342,29 @@ class Forecaster(Predictor[ForecastNetwork]):
         ]
 
 
-def _is_series(rows: PanelRows) -> TypeGuard[list[Series]]:
-    return isinstance(rows, list) and bool(rows) and isinstance(rows[0], Series)
+def _is_series(rows: PanelRows) -> TypeGuard[Sequence[Series]]:
+    return isinstance(rows, Panel) or (isinstance(rows, list) and bool(rows) and isinstance(rows[0], Series))
+
+
+def _no_series(reader: PanelReader) -> Panel:
+    none = np.zeros(0, np.int64)
+    widths = len(reader.target), *(reader.width(names) for names in (reader.past, reader.future, reader.static))
+    return Panel([], none, none, *(np.zeros((0, width)) for width in widths))
+
+
+def _places(names: Sequence[str], known: Sequence[str]) -> NDArray[np.int64]:
+    """Where series of some names stand among those that have a state."""
+    if names == known:
+        return np.arange(len(names))
+    numbers = {name: i for i, name in enumerate(known)}
+    unknown = next((name for name in names if name not in numbers), None)
+    if unknown is not None:
+        some = ", ".join([*numbers][:5]) or "none"
+        raise InputError(
+            f"there is no state of series {unknown!r}, so it cannot continue (there are {len(numbers)} series: "
+            f"{some} ...). With --from_start series are read from their first row on."
+        )
+    return np.array([numbers[name] for name in names], np.int64)
 
 
 def _inputs_from(content: Content) -> PanelInputs:

@@ -18,10 +18,11 @@ from elman import state as states
 from elman.data.tables import frame_of, is_frame, values_of
 from elman.errors import FileError, InputError
 from elman.state import State
-from elman.tasks.forecast.data import Series
-from elman.tasks.forecast.inputs import Tail, padded
+from elman.tasks.forecast.data import Panel, Series
+from elman.tasks.forecast.inputs import Tail
 
 NAME = 128  # bytes of the name of a series, at most
+Places = Sequence[int] | NDArray[np.int64]  # where some of the series stand
 
 
 class SeriesState(NamedTuple):
@@ -76,9 +77,10 @@ def check_model(state: object, fingerprint: str) -> SeriesState:
             f"a {type(state).__name__} was given for a state: what a forecaster reads does not change it. "
             "Write forecaster.forecast(forecaster.state, 6), or give what update or read_from_start returned."
         )
-    foreign = (state.model != model_leaf(fingerprint, 1)).any(1)
+    made_by = state.model.numpy()
+    foreign = made_by != np.frombuffer(bytes.fromhex(fingerprint), np.uint8)
     if foreign.any():
-        other = bytes(state.model[int(foreign.int().argmax())].tolist()).hex()
+        other = made_by[foreign.any(1).argmax()].tobytes().hex()
         raise InputError(
             f"the state was made by the model {other[:12]}, and this is {fingerprint[:12]}: a state continues with the "
             "model that made it. Use that model, or read the rows again with this one (read_from_start)."
@@ -88,13 +90,12 @@ def check_model(state: object, fingerprint: str) -> SeriesState:
 
 def names_leaf(names: Sequence[str]) -> Tensor:
     """Names as a leaf (B, NAME)."""
-    leaf = np.zeros((len(names), NAME), np.uint8)
-    for row, name in zip(leaf, names, strict=True):
-        data = name.encode()
-        if len(data) > NAME:
-            raise InputError(f"a series has a name of {len(data)} bytes, {name[:40]!r} ...; {NAME} at most are kept")
-        row[: len(data)] = np.frombuffer(data, np.uint8)
-    return torch.from_numpy(leaf)
+    encoded = [name.encode() for name in names]
+    longest = max(encoded, key=len, default=b"")
+    if len(longest) > NAME:
+        name = longest.decode()
+        raise InputError(f"a series has a name of {len(longest)} bytes, {name[:40]!r} ...; {NAME} at most are kept")
+    return torch.from_numpy(np.array(encoded, f"S{NAME}").view(np.uint8).reshape(len(names), NAME))
 
 
 def places_of(state: SeriesState, names: Sequence[str]) -> list[int]:
@@ -106,20 +107,20 @@ def places_of(state: SeriesState, names: Sequence[str]) -> list[int]:
     return [known[name] for name in names]
 
 
-def take(state: SeriesState, places: Sequence[int]) -> SeriesState:
+def take(state: SeriesState, places: Places) -> SeriesState:
     """The states of some of the series."""
-    if [*places] == [*range(len(state.tick))]:
+    if np.array_equal(places, np.arange(len(state.tick))):
         return state  # a state is a value: nobody changes it
-    found = states.take(state, torch.tensor(places, dtype=torch.int64))
+    found = states.take(state, torch.as_tensor(places, dtype=torch.int64))
     assert isinstance(found, SeriesState)
     return found
 
 
-def put(state: SeriesState, places: Sequence[int], part: SeriesState) -> SeriesState:
+def put(state: SeriesState, places: Places, part: SeriesState) -> SeriesState:
     """A copy in which some of the series stand where `part` says."""
-    if [*places] == [*range(len(state.tick))]:
+    if np.array_equal(places, np.arange(len(state.tick))):
         return part
-    found = states.put(state, torch.tensor(places, dtype=torch.int64), part)
+    found = states.put(state, torch.as_tensor(places, dtype=torch.int64), part)
     assert isinstance(found, SeriesState)
     return found
 
@@ -142,15 +143,14 @@ def tail_of(state: SeriesState) -> Tail:
     return Tail(state.value.numpy(), state.seen.numpy(), state.past.numpy())
 
 
-def advance(state: SeriesState, core: State, series: Sequence[Series], tail: Tail, season: int) -> SeriesState:
+def advance(state: SeriesState, core: State, panel: Panel, tail: Tail, season: int) -> SeriesState:
     """The state with what the last rows leave beside that of the core."""
-    lengths = np.array([len(one.y) for one in series])
-    given = padded([one.y for one in series], lengths, np.nan)
-    values = np.concatenate([state.recent.numpy(), given], 1)  # (B, season + T, C)
+    lengths = panel.lengths
+    values = np.concatenate([state.recent.numpy(), panel.padded(panel.y, np.nan)], 1)  # (B, season + T, C)
     change = np.abs(values[:, season:] - values[:, :-season])
     known = ~np.isnan(change)
     # One after the other: row by row it is the same sum as at once.
-    terms = np.where(known, change, 0.0).reshape(len(series), -1)
+    terms = np.where(known, change, 0.0).reshape(len(panel), -1)
     sums = np.cumsum(np.concatenate([state.error.numpy()[:, :1], terms], 1), 1)[:, -1]
     last = lengths[:, None] + np.arange(season)
     return state._replace(

@@ -63,8 +63,8 @@ class SeriesData(Data):
     unit = "rows"
 
     def __init__(
-        self, config: ForecastConfig, reader: PanelReader, series: list[Series], valid: list[Series],
-        test: list[Series], saved: PanelInputs | None = None,
+        self, config: ForecastConfig, reader: PanelReader, series: Sequence[Series], valid: Sequence[Series],
+        test: Sequence[Series], saved: PanelInputs | None = None,
     ) -> None:  # fmt: skip
         data = config.data
         self.config, self.series, model = config, series, resolve_defaults(config.model)
@@ -103,7 +103,7 @@ class SeriesData(Data):
         elif held:
             self.test = Part(seen, [one.cut(len(one.y) - held) for one in whole_rows], data.test_windows, data.samples)
 
-    def _split_arrays(self, series: list[Series], valid: list[Series], test: list[Series]) -> None:
+    def _split_arrays(self, series: Sequence[Series], valid: Sequence[Series], test: Sequence[Series]) -> None:
         """Sequences are independent: some of them are validated on, the same for every seed."""
         self.train, drawn = draw(series, 0 if valid else max(1, len(series) // 10))
         self.fed, self.valid = self.train, Part([], valid or drawn, 0, 0)
