@@ -10,6 +10,7 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ from elman.tasks.serving import (
     one_row,
 )
 
-NUMBERS = frozenset((int, float))
+NUMBERS, LISTS = frozenset((int, float)), frozenset((list,))
 
 
 class NumberWork(Work):
@@ -180,20 +181,23 @@ def rows_of_numbers(given: object, width: int, dtype: np.dtype[np.generic]) -> N
     (2, 1)
     """
     rows: list[Any] = given if isinstance(given, list) else [None]
-    if width == 1 and all(type(row) in NUMBERS for row in rows):
-        rows = [rows] if len(rows) == 1 else [[row] for row in rows]
-    flat = []
-    for row in rows:
-        if type(row) is not list or len(row) != width or not NUMBERS.issuperset(map(type, row)):
-            raise InputError(f"inputs must be a list of rows, each a list of {width} number{'s' * (width != 1)}")
-        flat += row
+    if width != 1 or not NUMBERS.issuperset(map(type, rows)):
+        if not (LISTS.issuperset(map(type, rows)) and {width}.issuperset(map(len, rows))):
+            raise _not_rows(width)
+        rows = [*chain.from_iterable(rows)]
+    if not NUMBERS.issuperset(map(type, rows)):
+        raise _not_rows(width)
     try:
-        if not all(map(math.isfinite, flat)):
+        if not all(map(math.isfinite, rows)):
             raise OverflowError
-        packed = struct.pack(f"={len(flat)}{dtype.char}", *flat)  # "=" refuses what a float32 cannot hold
+        packed = struct.pack(f"={len(rows)}{dtype.char}", *rows)  # "=" refuses what a float32 cannot hold
     except OverflowError:
         raise InputError("an input is not a finite number") from None
     return np.frombuffer(bytearray(packed), dtype).reshape(-1, width)
+
+
+def _not_rows(width: int) -> InputError:
+    return InputError(f"inputs must be a list of rows, each a list of {width} number{'s' * (width != 1)}")
 
 
 def _spelt(y: NDArray[np.generic] | torch.Tensor) -> Outputs:

@@ -1,5 +1,7 @@
 """Many steps in one request."""
 
+import gc
+
 import numpy as np
 import pytest
 from direct import NUMBERS, bulk, direct, item, made, scanned, step
@@ -34,6 +36,21 @@ def test_a_request_for_many_is_cut_while_others_are_there_and_only_then():
     engine.engine.tick()
     submit_steps(engine.engine, "t", [item(id) for id in ids], lambda places, answers: None)
     assert jobs[1:] == [64, 64, 64, 8]
+
+
+def test_requests_leave_nothing_to_be_looked_for():
+    """What refers to itself is kept until it is looked for: of 256 steps, some 800 objects a request."""
+    engine = direct(models=NUMBERS)
+    ids = [made(engine) for _ in range(64)]
+    bulk(engine, ids, 0.5)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(4):
+            bulk(engine, ids, 0.5)
+        assert gc.collect() < 64
+    finally:
+        gc.enable()
 
 
 def test_steps_of_two_models_in_one_request_are_each_read_by_their_own():

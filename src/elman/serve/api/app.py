@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from starlette.exceptions import HTTPException
@@ -22,7 +22,7 @@ from elman.serve.engine.driver import Driver
 from elman.serve.engine.engine import Engine
 from elman.serve.engine.job import Result
 from elman.serve.engine.metrics import Metrics
-from elman.serve.engine.steps import Item, submit_steps
+from elman.serve.engine.steps import Item, Stepped, submit_steps
 from elman.serve.engine.workers import Workers
 from elman.serve.errors import Disconnected, HttpError, new_request_id
 from elman.serve.limits import Limits
@@ -83,23 +83,28 @@ class Service:
             raise result
         return result
 
-    async def run_steps(self, tenant: str, items: Sequence[Item | HttpError]) -> list[bytes]:
-        """The answer to each of many steps."""
+    async def run_steps(self, tenant: str, items: Sequence[Item | HttpError]) -> bytes:
+        """The answers to many steps, with commas between."""
         answers = [b""] * len(items)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         left = len(items)
 
-        def listener(places: Sequence[int], found: Sequence[bytes]) -> None:
+        def listener(places: Sequence[int], found: Iterable[bytes]) -> None:
             nonlocal left
-            for place, answer in zip(places, found, strict=True):
-                answers[place] = answer
+            if (
+                isinstance(found, Stepped) and places and places[-1] - places[0] == len(places) - 1
+            ):  # all that are between
+                answers[places[0]] = found.joined()
+            else:
+                for place, answer in zip(places, found, strict=True):
+                    answers[place] = answer
             left -= len(places)
             if not left and not future.done():
                 future.set_result(None)
 
         submit_steps(self.engine, tenant, items, listener)
         await future
-        return answers
+        return b",".join(filter(None, answers))
 
     # The application
 
@@ -128,6 +133,7 @@ class Service:
             say(f"elman serve: {context.id}: {type(error).__name__}: {error}")
             await context.refuse(HttpError(500, "this is a bug of the server"))
         finally:
+            scope.pop("context", None)  # which knows the scope: they would keep each other until they are looked for
             if context.reserved:
                 self.accounts.of(context.tenant).bytes -= context.reserved
             self.metrics.count(scope.get("route_path", "other"), context.status, time.perf_counter() - began)

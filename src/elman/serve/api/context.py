@@ -135,11 +135,12 @@ class RequestContext:
         ]  # fmt: skip
         head += [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
         await self._send({"type": "http.response.start", "status": status, "headers": head})
-        last = 0
-        while len(body) - last > PIECE:  # a piece when the one before it was taken: what is not counts as held here
-            await self._send({"type": "http.response.body", "body": body[last : last + PIECE], "more_body": True})
-            last += PIECE
-        await self._send({"type": "http.response.body", "body": body[last:] if last else body})
+        rest: bytes | memoryview = body
+        while len(rest) > PIECE:  # a piece when the one before it was taken: what is not counts as held here
+            whole = memoryview(rest)
+            await self._send({"type": "http.response.body", "body": whole[:PIECE], "more_body": True})
+            rest = whole[PIECE:]
+        await self._send({"type": "http.response.body", "body": rest})
 
     async def reply(self, reply: Reply, kind: bytes = JSON) -> None:
         """An engine's reply."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET
 
 from elman.serve.api import bodies
 from elman.serve.api.bodies import parse
@@ -151,11 +152,14 @@ async def steps(x: RequestContext) -> None:
         raws = parse(bodies.RawItems, data).items
         check(x.limits, "bulk", "the number of items", len(raws))
         items = [item_of(raw) for raw in raws]
-    counts = [_count(x, items, place) for place in range(len(items))]
+    counts = [
+        1 if isinstance(item, Item) and item.inputs is UNSET else _count(x, items, place)
+        for place, item in enumerate(items)
+    ]
     check(x.limits, "bulk_inputs", "the number of inputs in all items", sum(counts))
     x.reserve(sum(counts) * bodies.ANSWER)
     answers = await x.service.run_steps(x.tenant, items)
-    await x.send(200, b'{"object":"list","data":[' + b",".join(answers) + b"]}")
+    await x.send(200, b'{"object":"list","data":[%b]}' % answers)
 
 
 def _count(x: RequestContext, items: list[Item | HttpError], place: int) -> int:

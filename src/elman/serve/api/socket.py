@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -133,7 +133,7 @@ class Socket:
         return message.id, message.step, (inputs, size)
 
     def _submit(self, names: list[int | str | None], items: list[Item], sizes: list[tuple[int, int]]) -> None:
-        def listener(places: Sequence[int], answers: Sequence[bytes]) -> None:
+        def listener(places: Sequence[int], answers: Iterable[bytes]) -> None:
             self.flight -= len(places)
             for place in places:
                 self.inputs -= sizes[place][0]

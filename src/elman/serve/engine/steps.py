@@ -6,7 +6,8 @@ One input goes through `ServedRows.together`, with those of all other sessions o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -111,14 +112,21 @@ class Stepped(msgspec.Struct):
     outputs: Outputs
     good: list[bool]
 
-    def answers(self) -> list[bytes]:
+    def joined(self) -> bytes:
+        """All of them, with commas between."""
+        if not all(self.good):
+            return b",".join(self)
+        parts = zip(map(str.encode, self.sessions), self.versions, self.positions, texts(self.outputs), strict=True)
+        return b",".join([ANSWER] * len(self.sessions)) % (*chain.from_iterable(parts),)
+
+    def __iter__(self) -> Iterator[bytes]:
         """Each as an answer of /v1/steps."""
         ids = map(str.encode, self.sessions)
         found = [ANSWER % each for each in zip(ids, self.versions, self.positions, texts(self.outputs), strict=True)]
         if not all(self.good):
             refused = answered(HttpError(422, NOT_FINITE, code="state_not_finite"))
             found = [answer if good else refused for answer, good in zip(found, self.good, strict=True)]
-        return found
+        return iter(found)
 
 
 class Steps(Job):
@@ -127,11 +135,12 @@ class Steps(Job):
     a `Stepped` of the plain ones."""
 
     def __init__(
-        self, reply: Listener, tenant: str, items: Sequence[tuple[int, Item]], apart: Callable[[int], Listener]
-    ) -> None:
+        self, reply: Listener, tenant: str, items: Sequence[tuple[int, Item]], places: list[int],
+        apart: Callable[[int], Listener],
+    ) -> None:  # fmt: skip
         super().__init__(reply)
         self.tenant, self.items, self.apart = tenant, items, apart
-        self.places = [place for place, _ in items]  # that it replies for
+        self.places = places  # that it replies for: all, until it is known which are plain
 
     def start(self, engine: Engine) -> None:
         places, ids, sessions, inputs, rest = self._sorted(engine)
@@ -140,7 +149,7 @@ class Steps(Job):
         if x is None:
             places, rest = [], self.items
         apart = [Step.of(self.apart(place), self.tenant, item) for place, item in rest]
-        self.places = places  # not before: until here, a failure is the answer to all
+        self.places[:] = places  # not before: until here, a failure is the answer to all
         if not isinstance(served, ServedRows) or x is None:
             engine.finish(self, Stepped([], [], [], [], [], []))
             return engine.enter_more(apart)
@@ -155,7 +164,7 @@ class Steps(Job):
                     changed.append((id, session))
             engine.sessions.save(*changed)
             versions, positions = [one.version for one in sessions], [one.position for one in sessions]
-            engine.finish(self, Stepped(self.places, ids, versions, positions, outputs, good))
+            engine.finish(self, Stepped(places, ids, versions, positions, outputs, good))
 
         engine.lock(self, ids)
         engine.step(self, served, x, [session.state for session in sessions], then)
@@ -168,12 +177,12 @@ class Steps(Job):
 
         A second step of a session is not plain: it goes behind the first.
         """
-        at_rest, queues, tenant = engine.sessions.at_rest, engine.queues, self.tenant
+        at_rest, queues, tenant, now = engine.sessions.at_rest, engine.queues, self.tenant, engine.sessions.clock()
         places, ids, sessions, inputs, rest, seen, model = [], [], [], [], [], set(), ""
         for place, item in self.items:
             id, session = item.session, None
             if not item.key and item.input is not UNSET and id not in queues and id not in seen:
-                session = at_rest(id, tenant, item.version, model)
+                session = at_rest(id, tenant, item.version, model, now)
             seen.add(id)
             if session is None:
                 rest.append((place, item))
@@ -190,7 +199,7 @@ def submit_steps(
     engine: Engine,
     tenant: str,
     items: Sequence[Item | HttpError],
-    listener: Callable[[Sequence[int], Sequence[bytes]], None],
+    listener: Callable[[Sequence[int], Iterable[bytes]], None],
 ) -> None:
     """Ask the engine for many steps; each is answered once, by its place, what is done together at once."""
     limits = engine.sessions.limits
@@ -201,7 +210,7 @@ def submit_steps(
             bad.append((place, item))
         elif (item.input is UNSET) == (item.inputs is UNSET):
             bad.append((place, HttpError(400, "a step has either `input` or `inputs`", param="inputs")))
-        elif len(item.key) > limits.key:
+        elif item.key and len(item.key) > limits.key:
             bad.append((place, HttpError(400, f"the key is longer than {limits.key} characters", param="key")))
         else:
             good.append((place, item))
@@ -210,14 +219,15 @@ def submit_steps(
         return lambda result: listener([place], [answered(result)])
 
     def submit(some: list[tuple[int, Item]]) -> None:
-        def together(found: Stepped | HttpError) -> None:
-            if isinstance(found, HttpError):
-                listener(job.places, [answered(found)] * len(job.places))
-            else:
-                listener(found.places, found.answers())
+        places = [place for place, _ in some]
 
-        job = Steps(together, tenant, some, apart)
-        engine.submit(job)
+        def together(found: Stepped | HttpError) -> None:  # does not know the job, which would be kept by that
+            if isinstance(found, HttpError):
+                listener(places, [answered(found)] * len(places))
+            else:
+                listener(found.places, found)
+
+        engine.submit(Steps(together, tenant, some, places, apart))
 
     size = engine.crowd.rows
     submit(good[:size])

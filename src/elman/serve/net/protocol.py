@@ -39,11 +39,13 @@ class Together(Timely):
         self.write = self.write_together  # type: ignore[assignment]
 
     def write_together(self, data: bytes) -> None:
-        if data.startswith(b"HTTP/1.1 ") and data[9:10] != b"1" and not self.held:  # 100 is not an answer yet
+        if self.held:
+            self.transport.writelines((self.held, data))
+            self.held = b""
+        elif data[:9] == b"HTTP/1.1 " and data[9:10] != b"1":  # 100 is not an answer yet
             self.held = data
         else:
-            self.transport.write(self.held + data)
-            self.held = b""
+            self.transport.write(data)
 
     def flush(self) -> None:
         """Where there is no body."""

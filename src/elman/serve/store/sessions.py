@@ -97,15 +97,26 @@ class Sessions:
         except FileError as error:
             raise self.records.damaged("sessions", id, str(error)) from error
 
-    def at_rest(self, id: str, tenant: str, version: int | str, model: str) -> Session | None:
-        """A session that is at this version, of a model that is loaded (and of this one, if one is named), and keeps no
-        past: nothing but its state is changed by a step. None if it is not, or not there."""
-        try:
-            session = self.find(id, tenant)
-        except HttpError:
-            return None
-        fits = version in ("any", session.version) and model in ("", session.model) and not session.every
-        return session if fits and self.fingerprints.get(session.model) == session.fingerprint else None
+    def at_rest(self, id: str, tenant: str, version: int | str, model: str, now: float) -> Session | None:
+        """A session that is at this version `now`, of a model that is loaded (and of this one, if one is named), and
+        keeps no past: nothing but its state is changed by a step. None if it is not, or not there."""
+        session = self.cache.get(id)
+        if session is None:
+            try:
+                session = self._stored(id, tenant)
+            except HttpError:
+                return None
+        else:
+            self.cache.move_to_end(id)
+        fits = (
+            session.tenant == tenant
+            and session.expires > now
+            and (version == session.version or version == "any")
+            and (not model or model == session.model)
+            and not session.every
+            and self.fingerprints.get(session.model) == session.fingerprint
+        )
+        return session if fits else None
 
     def find_usable(self, id: str, tenant: str) -> tuple[Session, Served]:
         """The same, with its model, which must be the one that it began with."""
@@ -144,7 +155,8 @@ class Sessions:
             if now + 0.98 * session.ttl > session.expires:  # not with every step, so that the index rests
                 session.expires = now + session.ttl
             rows.append((id, encode(session), session.tenant, session.expires))
-            self.sync = self.sync or session.power
+            if session.power:
+                self.sync = True
         self.cache.update(changed)
         self.touched.update(id for id, _ in changed)
         self.store.put_all("sessions", rows)
