@@ -179,6 +179,23 @@ def test_a_light_tenant_is_answered_in_the_next_tick_whatever_a_heavy_one_has_se
     assert get(engine, heavy[0], tenant="heavy")["version"] == 4
 
 
+def test_one_step_is_not_computed_beside_the_many_of_another_tenant():
+    engine = direct()
+    heavy, light = [made(engine, tenant="heavy") for _ in range(40)], made(engine, tenant="light")
+    for many, beside in ((40, 0), (4, 4)):  # a few are computed beside it, as that costs it nothing
+        found, sent = [], []
+        submit_steps(
+            engine.engine, "heavy", [item(id) for id in heavy[:many]], lambda places, a, found=found: found.extend(a)
+        )
+        engine.engine.turns.charge("heavy", 1.0)  # so that it is not first
+        engine.engine.submit(Step(sent.append, WriteRequest("light", "s"), light, "any", [[1.0]], True))
+        engine.engine.tick()
+        assert [one.status for one in sent] == [200] and len(found) == beside
+        while engine.engine.waiting:
+            engine.engine.tick()
+        assert len(found) == many and all(one.startswith(b'{"status":200') for one in found)
+
+
 def test_tenants_take_turns(monkeypatch):
     monkeypatch.setattr("elman.serve.engine.crowd.BATCH", 2)
     engine = direct().engine

@@ -60,7 +60,7 @@ class Driver:
 
     def _woken(self) -> None:
         self.woken = False
-        if self.doing != "commit":
+        if self.doing not in ("commit", "begin"):  # what comes before the next tick begins is then taken in turn
             self.engine.take()
         if not self.doing:
             self.engine.begin()

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from elman.progress import say
-from elman.serve.engine.crowd import Crowd
+from elman.serve.engine.crowd import LEAST, Crowd
 from elman.serve.engine.groups import Group, Inputs, Rows, Running, TakesRows
 from elman.serve.engine.job import Job, Listener, Listening, Result, drain_error, failure_error, refusal
 from elman.serve.engine.turns import Turns
@@ -45,6 +45,7 @@ class Engine:
         self.events: list[tuple[Listener, object]] = []
         self.crowd = Crowd(sessions.limits.queue)
         self.room = self.crowd.room  # works that the next tick still has room for
+        self.taken = ""  # whose jobs it has
         self.began, self.size = 0.0, 0  # of this tick: when its models began, and how many works it has
         self.submitted, self.answered = 0, 0
         self.ticks, self.steps, self.commits, self.failures = 0, 0, 0, 0
@@ -101,6 +102,10 @@ class Engine:
         turns = self.turns
         while self.room > 0 and turns:
             one = turns.next()
+            tenant = one.tenant
+            if self.taken not in ("", tenant) and one.size > LEAST:  # whoever asks for one step need not wait for many
+                return turns.add_first(tenant, one)
+            self.taken = tenant
             if isinstance(one, Running):
                 self._choose(one)
             else:
@@ -224,7 +229,7 @@ class Engine:
             (group.rows if isinstance(one, Rows) else group.works).append(one)  # type: ignore[arg-type]
         self.groups, self.chosen = list(groups.values()), []
         self.crowd.update()
-        self.room = self.crowd.room
+        self.room, self.taken = self.crowd.room, ""
 
     @property
     def expected(self) -> float:

@@ -21,6 +21,10 @@ class Running:
     __slots__ = ("job", "served", "then", "work")
     size = 1
 
+    @property
+    def tenant(self) -> str:
+        return self.job.tenant
+
     def __init__(self, job: Job, served: Served, work: Work, then: Callable[[Work], None]) -> None:
         self.job, self.served, self.work, self.then = job, served, work, then
 

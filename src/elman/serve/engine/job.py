@@ -21,6 +21,7 @@ class Job:
     """What a request asks of the engine. `reply` is called once, with a result or a `HttpError`, on the event loop."""
 
     tenant: str = ""
+    size = 1  # steps that it takes at once
     queue: str = ""  # the session that it is to write
     locked: Sequence[str] = ()  # the sessions that it writes now, and nobody else
     probe = False  # of nobody's, and taken however many wait

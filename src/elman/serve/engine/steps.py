@@ -139,7 +139,7 @@ class Steps(Job):
         apart: Callable[[int], Listener],
     ) -> None:  # fmt: skip
         super().__init__(reply)
-        self.tenant, self.items, self.apart = tenant, items, apart
+        self.tenant, self.items, self.apart, self.size = tenant, items, apart, len(items)
         self.places = places  # that it replies for: all, until it is known which are plain
 
     def start(self, engine: Engine) -> None:
