@@ -41,7 +41,7 @@ from elman.tasks.text.serving import ServedText
 
 STATE = len(MODELS["gru"].dump(MODELS["gru"].start(0)))  # bytes in a state file, to the byte
 SMALL = Limits(
-    body=5_000, headers=2_048, prompt=10, prompts=2, max_tokens=6, n=3, beams=3, total_tokens=15, stops=2,
+    body=5_000, headers=2_048, prompt=10, prompts=2, max_tokens=6, n=3, beams=3, total_tokens=15, bias=3, stops=2,
     stop_characters=5, logprobs=4, scores=30, inputs=3, bulk=4, bulk_inputs=7, state_bytes=STATE, checkpoints=2, key=8,
     ttl_seconds=100.0, socket_message=300,
 )  # fmt: skip
@@ -196,6 +196,7 @@ CHECKS = {
     "n": (400, [lambda s, size: completion(s, n=size)]),
     "beams": (400, [lambda s, size: completion(s, num_beams=size)]),
     "total_tokens": (400, [lambda s, size: total(s, size, "n"), lambda s, size: total(s, size, "num_beams")]),
+    "bias": (400, [lambda s, size: completion(s, logit_bias={"0" * i: 1.0 for i in range(1, size + 1)})]),
     "stops": (400, [
         lambda s, size: completion(s, stop=list("abcd")[:size]), lambda s, size: generation(s, stop=list("abcd")[:size])
     ]),

@@ -16,6 +16,7 @@ MEANING = {
     "n": "completions of one prompt",
     "beams": "sequences that a beam search keeps",
     "total_tokens": "tokens to write in one request: prompts x n (or num_beams) x max_tokens",
+    "bias": "tokens in a logit_bias",
     "stops": "strings that end a text",
     "stop_characters": "characters in each of them",
     "logprobs": "alternative tokens whose log-probabilities are returned with that of the chosen one",
@@ -68,6 +69,7 @@ class Limits:
     n: int = 64
     beams: int = 64
     total_tokens: int = 262_144
+    bias: int = 1_024
     stops: int = 4
     stop_characters: int = 256
     logprobs: int = 20

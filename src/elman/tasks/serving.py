@@ -193,6 +193,10 @@ class ServedWriter(Served):
         """To read a prompt and continue it. An InputError says what a prompt is."""
 
     @abstractmethod
+    def again(self, work: WritingWork, settings: Writing) -> WritingWork:
+        """To continue the prompt of a work, which is not split again, with settings that have the same biases."""
+
+    @abstractmethod
     def search(
         self, state: bytes, prompt: object, settings: Writing, num_beams: int
     ) -> list[tuple[dict[str, Json], bytes]]:

@@ -38,6 +38,23 @@ def test_several_prompts_and_choices_share_one_reading(client, server):
     assert server.service.engine.steps - before == 4 + 6 + 6 * 8
 
 
+def test_a_prompt_and_its_biases_are_prepared_once_however_many_texts_follow(server, client, monkeypatch):
+    served, split = server.service.model("book"), []
+    ids = served._ids
+    monkeypatch.setattr(served, "_ids", lambda given: split.append(given) or ids(given))
+    bias = {"33": 3.0, "033": 1.0, "40": -100.0}  # of a token that is named twice, both
+    found = client.completions.create(model="book", prompt=["Once", "It"], max_tokens=9, n=5, seed=7, logit_bias=bias)
+    assert split == ["Once", "It"]
+    alone = [
+        client.completions.create(
+            model="book", prompt=prompt, max_tokens=9, seed=7 + i, logit_bias={"33": 4.0, "40": -100.0}
+        )
+        for prompt in ("Once", "It")
+        for i in range(5)
+    ]
+    assert [choice.text for choice in found.choices] == [one.choices[0].text for one in alone]
+
+
 def test_tokens_as_a_prompt_echo_and_logprobs(client):
     tokens = LM.vocabulary.encode("Once upon").tolist()
     asked = {"model": "book", "prompt": tokens, "echo": True, "logprobs": 2, "temperature": 0}

@@ -16,7 +16,7 @@ from elman.serve.engine.text_jobs import Choice, Completed
 from elman.serve.errors import HttpError
 from elman.serve.json import JsonObject, to_json
 from elman.serve.store.sessions import new_id
-from elman.tasks.serving import Writing
+from elman.tasks.serving import Served, Writing
 
 LONG = 16_384  # log-probabilities in an answer that is encoded in a thread, so that nobody waits for it
 
@@ -42,7 +42,8 @@ async def create(x: RequestContext) -> None:
     read = sum(map(len, prompts)) * n if settings.scored else 0  # type: ignore[arg-type]
     scores = 0 if body.logprobs is None else (total + read) * (1 + body.logprobs)
     check(x.limits, "scores", "tokens x (1 + logprobs)", scores)
-    states = len(prompts) * n * served.row_bytes * 4 // 3 if body.return_state else 0
+    # Each text has a state, and a byte for each symbol of the vocabulary that says whether it was seen.
+    states = len(prompts) * n * (served.row_bytes * (7 if body.return_state else 3) // 3 + _symbols(served))
     x.reserve(total * bodies.TOKEN + scores * bodies.SCORE + states)
     if body.state is not None and len(prompts) != 1:
         raise HttpError(400, "with a state there can be only one prompt", param="state")
@@ -71,6 +72,12 @@ async def create(x: RequestContext) -> None:
             await x.event(chunk)
     await x.event(b"[DONE]")
     await x.end_events()
+
+
+def _symbols(served: Served) -> int:
+    """Of the vocabulary of a model; none where it reads no text."""
+    symbols = served.about.get("symbols", 0)
+    return symbols if isinstance(symbols, int) else 0
 
 
 async def _search(
@@ -119,6 +126,7 @@ def _settings(x: RequestContext, body: bodies.CompletionBody) -> Writing:
     most = 16 if body.max_tokens is None else body.max_tokens
     check(x.limits, "max_tokens", "max_tokens", most)
     check(x.limits, "logprobs", "logprobs", body.logprobs or 0)
+    check(x.limits, "bias", "the number of tokens in logit_bias", len(body.logit_bias or ()))
     try:
         bias = tuple((int(token), value) for token, value in (body.logit_bias or {}).items())
     except ValueError as error:

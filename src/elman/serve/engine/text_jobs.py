@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from elman.serve.engine.engine import Engine
 from elman.serve.engine.job import Listener, Listening
-from elman.serve.engine.jobs import Get, Keyed, Reply, WriteRequest, prompt_work
+from elman.serve.engine.jobs import Get, Keyed, Reply, WriteRequest, prompt_work, writer
 from elman.serve.errors import HttpError
 from elman.serve.json import JsonObject, to_json
 from elman.serve.store.records import Response
 from elman.serve.store.sessions import new_id
-from elman.tasks.serving import Served, Work, Writing, WritingWork
+from elman.tasks.serving import ServedWriter, Work, Writing, WritingWork
 
 
 @dataclass
@@ -46,28 +46,27 @@ class Complete(Listening):
         self.seed, self.state, self.listener = seed, state, listener
 
     def start(self, engine: Engine) -> None:
-        served = engine.sessions.model(self.model)
+        served = writer(engine.sessions.model(self.model))
         self.numbers: dict[int, int] = {}
         self.found: list[Choice | None] = [None] * (len(self.prompts) * self.n)
         self.tokens = [0, 0]
         start = served.start(self.seed) if self.state is None else self.state
-        works = [self._work(served, engine, prompt, 0, 0) for prompt in self.prompts]
+        reading, most = self._settings(0, 0), engine.sessions.limits.prompt
+        works = [prompt_work(served, prompt, reading, most) for prompt in self.prompts]
         for number, work in enumerate(works):
             self.tokens[0] += len(work)
             work.begin(start)
-            engine.run(self, served, work, self._read(engine, served, number))
+            engine.run(self, served, work, self._read(engine, served, number, work))
 
-    def _work(self, served: Served, engine: Engine, prompt: object, most: int, i: int) -> WritingWork:
-        s = self.settings
-        settings = Writing(**{**vars(s), "max_new_tokens": most, "seed": (self.seed + i) % 2**63})
-        return prompt_work(served, prompt, settings, engine.sessions.limits.prompt)
+    def _settings(self, most: int, i: int) -> Writing:
+        return replace(self.settings, max_new_tokens=most, seed=(self.seed + i) % 2**63)
 
-    def _read(self, engine: Engine, served: Served, number: int) -> Callable[[Work], None]:
+    def _read(self, engine: Engine, served: ServedWriter, number: int, reading: WritingWork) -> Callable[[Work], None]:
         def then(work: Work) -> None:
             state, scores = work.end(), list(work.answer().get("logprobs", []))
             for i in range(self.n):
                 place = number * self.n + i
-                writing = self._work(served, engine, self.prompts[number], self.settings.max_new_tokens, i)
+                writing = served.again(reading, self._settings(self.settings.max_new_tokens, i))
                 writing.begin_read(state)
                 self.numbers[id(writing)] = place
                 engine.run(self, served, writing, self._wrote(engine, place, number, scores))

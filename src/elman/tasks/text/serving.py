@@ -120,7 +120,17 @@ class ServedText(ServedWriter):
             raise InputError(f"logit_bias names a token that is not there; the model has the tokens 0 to {V - 1}")
         ids = self._ids(prompt)
         before, sampling = prompt if isinstance(prompt, str) else "", self._sampling(settings)
-        return TextWork(self.states, ids, before, settings, sampling, settings.scored)
+        work = TextWork(self.states, ids, before, settings, sampling, settings.scored)
+        if settings.bias:
+            symbols, values = zip(*settings.bias, strict=True)
+            work.bias = np.array(symbols, np.int64), np.array(values)
+        return work
+
+    def again(self, work: WritingWork, settings: Writing) -> WritingWork:
+        assert isinstance(work, TextWork)
+        other = TextWork(self.states, work.ids, work.before, settings, self._sampling(settings), settings.scored)
+        other.bias = work.bias
+        return other
 
     def search(
         self, state: bytes, prompt: object, settings: Writing, num_beams: int

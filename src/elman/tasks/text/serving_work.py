@@ -67,12 +67,13 @@ class TextWork(WritingWork):
         self.most = settings.max_new_tokens if settings else 0
         self.top = settings.logprobs if settings else None
         self.read = 0
-        self.symbols: list[int] = []  # all that were read or written
+        self.written: list[int] = []
         self.text, self.sent, self.reason, self.fresh = "", 0, "length", []
         self.scores: list[Json] = []
         self.counts: dict[int, int] = {}
 
     fresh: list[dict[str, Json]]
+    bias = np.zeros(0, np.int64), np.zeros(0)  # symbols, and what is added to the logits of each
 
     def __len__(self) -> int:
         return len(self.ids) + self.most
@@ -93,7 +94,7 @@ class TextWork(WritingWork):
 
     def begin_read(self, state: bytes) -> None:
         self.begin(state)
-        self.read, self.taken, self.symbols = len(self.ids), len(self.ids), self.ids.tolist()
+        self.read = self.taken = len(self.ids)
         self.done = not self.most
 
     def end(self) -> bytes:
@@ -135,10 +136,11 @@ class TextWork(WritingWork):
             self.scores.append(score_of(scores, symbol, self.top, self.states.vocabulary))
             new["logprob"] = self.scores[-1]
         self._note(symbol)
+        self.written.append(symbol)
         self.drawn += 1
         self.counts[symbol] = self.counts.get(symbol, 0) + 1
         self.text += self.row.push(symbol)
-        self.done = self.row.done or len(self.symbols) - len(self.ids) >= self.most
+        self.done = self.row.done or len(self.written) >= self.most
         self.reason = self.row.reason
         if not self.settings.keep_stop and self.reason == "stop":
             self.text = without_stop(self.text, self.settings.stop)
@@ -156,13 +158,11 @@ class TextWork(WritingWork):
     def _note(self, symbol: int) -> None:
         self.token, self.taken = symbol, self.taken + 1
         self.seen[symbol] = True
-        self.symbols.append(symbol)
 
     def adjust(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
         """Logits (V,) with biases and penalties."""
         assert self.settings is not None
-        for symbol, bias in self.settings.bias:
-            logits[symbol] += bias
+        np.add.at(logits, *self.bias)
         for symbol, count in self.counts.items():
             logits[symbol] -= self.settings.presence + self.settings.frequency * count
         return logits
@@ -176,7 +176,7 @@ class TextWork(WritingWork):
         if self.settings is None:
             return {"outputs": self.scores} if self.scored else {"outputs": []}
         found: dict[str, Json] = {"text": self.text, "finish_reason": self.reason, "seed": self.seed}
-        found["tokens"] = cast(Json, self.symbols[len(self.ids) :])
+        found["tokens"] = cast(Json, [*self.written])
         if self.top is not None:
             found["logprobs"] = self.scores
         return found
@@ -186,8 +186,8 @@ class TextWork(WritingWork):
         return new
 
     def record(self) -> bytes:
-        first = self.drawn - (len(self.symbols) - len(self.ids))
-        return RECORD.pack(self.seed, first) + np.array([len(self.ids), *self.symbols], "<i8").tobytes()
+        symbols = np.array([len(self.ids), *self.ids.tolist(), *self.written], "<i8")
+        return RECORD.pack(self.seed, self.drawn - len(self.written)) + symbols.tobytes()
 
 
 def without_stop(text: str, stops: Sequence[str]) -> str:
