@@ -8,8 +8,10 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +23,7 @@
 #include "gated_layout.h"
 #include "json.h"
 #include "kernels.h"
+#include "tape.h"
 
 namespace {
 
@@ -209,6 +212,52 @@ void bind(nb::module_& m, const std::string& suffix, const std::string& complex_
 #undef ELMAN_KERNEL
 }
 
+// A tape from Python, instruction by instruction (kernels/native/tape.py); then run(addresses of the arrays that are given, of those
+// that are made, threads), which is whether it came to its end.
+void bind_tape(nb::module_& m) {
+  nb::enum_<TapeCode> codes(m, "TapeCode");
+#define ELMAN_CODE(name) codes.value(#name, TapeCode::name);
+  ELMAN_TAPE_CODES(ELMAN_CODE)
+#undef ELMAN_CODE
+  nb::enum_<TapeType> types(m, "TapeType");
+#define ELMAN_CODE(name) types.value(#name, TapeType::name);
+  ELMAN_TAPE_TYPES(ELMAN_CODE)
+#undef ELMAN_CODE
+  nb::class_<Tape>(m, "Tape")
+      .def(nb::init<>())
+      .def_rw("memory", &Tape::memory)
+      .def_rw("given", &Tape::given)
+      .def_rw("made", &Tape::made)
+      .def("constant",  // its offset in bytes
+           [](Tape& tape, nb::bytes bytes) {
+             const size_t at = (tape.constants.size() + cache_line - 1) / cache_line * cache_line;
+             tape.constants.resize(at + bytes.size());
+             std::memcpy(tape.constants.data() + at, bytes.c_str(), bytes.size());
+             return at;
+           })
+      .def("append",
+           [](Tape& tape, TapeCode code, TapeType type, std::vector<int64_t> sizes, std::vector<int64_t> more,
+              const std::vector<std::vector<int64_t>>& operands) {
+             Tape::Instruction i{code, type, 1, std::move(sizes), std::move(more), {}};
+             for (const int64_t size : i.sizes) i.count *= size;
+             for (const std::vector<int64_t>& o : operands) {
+               if (o.size() != 2 + i.sizes.size()) throw nb::value_error("native tape: an operand has a stride for each axis.");
+               Tape::Operand operand{o[0], o[1], {o.begin() + 2, o.end()}, true};
+               for (int64_t k = int64_t(i.sizes.size()) - 1, side = 1; k >= 0; side *= i.sizes[size_t(k--)])
+                 operand.plain &= i.sizes[size_t(k)] == 1 || operand.strides[size_t(k)] == side;
+               i.operands.push_back(std::move(operand));
+             }
+             tape.instructions.push_back(std::move(i));
+           })
+      .def("run", [](const Tape& tape, const std::vector<Address>& given, const std::vector<Address>& made, int threads) {
+        if (int64_t(given.size()) != tape.given || int64_t(made.size()) != tape.made)
+          throw nb::value_error("native tape: it was given other arrays than it was written down with.");
+        const nb::gil_scoped_release release;
+        return run_tape()(tape, reinterpret_cast<char* const*>(given.data()), reinterpret_cast<char* const*>(made.data()),
+                          threads);
+      });
+}
+
 // What a caller must know, from where it is defined: nobody writes it twice.
 void bind_codes(nb::module_& m) {
   nb::enum_<Function> functions(m, "Function");
@@ -278,6 +327,7 @@ NB_MODULE(_native, m) {
       "Whether the module was built with OpenMP.");
   bind_codes(m);
   bind_gated_facts(m);
+  bind_tape(m);
   def(m, "release_scratch", &release_scratch);
   m.def("scratch_kept", &scratch_kept, "Bytes that threads keep between calls.");
   m.attr("KEEPS_MEMORY") = keeps_memory();

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels.h"
+#include "tape.h"
 
 // A build for one machine alone (ELMAN_SANITIZE) says so in the place of "baseline".
 #ifndef ELMAN_BASELINE
@@ -17,14 +18,17 @@ bool forked = false;
 
 namespace baseline {
 extern const Kernels kernels;
-}
+RunTape run_tape;
+}  // namespace baseline
 #ifdef ELMAN_X86
 namespace avx2 {
 extern const Kernels kernels;
-}
+RunTape run_tape;
+}  // namespace avx2
 namespace avx512 {
 extern const Kernels kernels;
-}
+RunTape run_tape;
+}  // namespace avx512
 #endif
 
 namespace {
@@ -32,6 +36,7 @@ namespace {
 struct Variant {
   const char* name;
   const Kernels* table;
+  RunTape* tape;
 };
 
 Variant found[3];
@@ -39,21 +44,21 @@ const char* names[4] = {};
 int count = 0;
 const Variant* chosen = nullptr;
 
-void add(const char* name, const Kernels& table) {
-  found[count] = {name, &table};
+void add(const char* name, const Kernels& table, RunTape* tape) {
+  found[count] = {name, &table, tape};
   names[count++] = name;
 }
 
 void detect() {
   if (count > 0) return;
   pthread_atfork(nullptr, nullptr, [] { forked = true; });
-  add(ELMAN_BASELINE, baseline::kernels);
+  add(ELMAN_BASELINE, baseline::kernels, baseline::run_tape);
 #ifdef ELMAN_X86
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (has_avx2) add("avx2", avx2::kernels);
+  if (has_avx2) add("avx2", avx2::kernels, avx2::run_tape);
   if (has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-    add("avx512", avx512::kernels);
+    add("avx512", avx512::kernels, avx512::run_tape);
 #endif
 }
 
@@ -79,6 +84,7 @@ void choose(const char* name) {
 }
 
 const Kernels& kernels() { return *chosen->table; }
+RunTape* run_tape() { return chosen->tape; }
 const char* isa() { return chosen->name; }
 const char* const* isas() { return names; }
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import elman
+from elman import kernels
 from elman import state as states
 from elman.compose.attention.local import LocalAttention
 from elman.core import Core
@@ -292,3 +293,47 @@ def test_the_schedule_and_the_clip_are_what_they_say() -> None:
 
 def test_every_rule_is_listed() -> None:
     assert list(RULES) == ["rtrl", "spatial", "snap1", "rflo", "uoro", "tbptt"]
+
+
+@pytest.mark.skipif(kernels.active() != "native", reason="the native kernels are not in use")
+@pytest.mark.parametrize("name", ["indrnn", "mingru", "minlstm", "lru", "gru", "lstm", "rate"])
+def test_a_step_is_one_native_call_and_learns_what_torch_does(name: str) -> None:
+    net = model(elman.cell(name, 3, 4))
+    stream = laws.draw(net.core, torch.float64, 1)
+    rule = "snap1" if name in ("gru", "lstm", "rate") else "rtrl"
+    many = {"lengths": stream.lengths, "reset": stream.reset}
+    found = quiet(net, rule=rule, batch_size=4).learn_many(stream.x, stream.y, **many)
+    found.learn_one(stream.x[:, 0], stream.y[:, 0])
+    assert found._graphs and all(type(graph).__name__ == "Tape" for graph in found._graphs.values())
+    with kernels.use("reference"):
+        wanted = quiet(net, rule=rule, batch_size=4).learn_many(stream.x, stream.y, **many)
+        wanted.learn_one(stream.x[:, 0], stream.y[:, 0])
+        assert not any(type(graph).__name__ == "Tape" for graph in wanted._graphs.values())
+    for one, other in zip(states.leaves(found.state), states.leaves(wanted.state), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        found.predict_one(stream.x[:, 1]).log_prob(stream.y[:, 1]),
+        found.model().step(stream.x[:, 1], found.state.h)[0].log_prob(stream.y[:, 1]),
+    )
+
+
+@pytest.mark.skipif(kernels.active() != "native", reason="the native kernels are not in use")
+@pytest.mark.parametrize("name", ["indrnn", "mingru", "minlstm", "lru"])
+def test_bits_depend_on_neither_threads_nor_at_one_set_of_weights_the_batch(name: str) -> None:
+    torch.manual_seed(0)
+    net = elman.SequenceModel(nn.Identity(), elman.cell(name, 5, 37), GaussianReadout(37, 1))
+    x, y = torch.randn(33, 4, 5), torch.randn(33, 4, 1)
+    threads, ends = torch.get_num_threads(), []
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            ends.append(Learner(net, batch_size=33).learn_many(x, y).state)
+    finally:
+        torch.set_num_threads(threads)
+    assert all(map(torch.equal, *map(states.leaves, ends)))
+    still = Optim(lr=0.0)
+    together = Learner(net, optim=still, batch_size=33).learn_many(x, y).state
+    for row in (0, 20, 32):
+        alone = Learner(net, optim=still).learn_many(x[row : row + 1], y[row : row + 1]).state
+        leaves = (states.leaves((end.h, end.traces)) for end in (alone, together))
+        assert all(torch.equal(one[0], rows[row]) for one, rows in zip(*leaves, strict=True))

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -40,8 +40,9 @@ __all__ = [
     "convolution", "cos", "digest", "dropout", "exp", "gated", "gated_pair", "gathered", "hmm_expected", "hmm_filter",
     "hmm_gaussian", "hmm_log_prob", "hmm_posterior", "isa", "isas", "json_rows", "l2_norm", "layer_norm", "linear",
     "linear_scan", "log", "loop", "matrix_scan", "max_scan", "newton_scan", "parallel_bptt", "philox", "program",
-    "release_memory", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "sin", "softmax_log_prob",
-    "softmax_log_prob_sum", "softplus", "sqrt", "student_t", "tanh", "use", "viterbi", "why_not_native", "windows",
+    "record", "release_memory", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "sin", "softmax_log_prob",
+    "softmax_log_prob_sum", "softplus", "sqrt", "student_t", "tanh", "trace_step", "use", "viterbi", "why_not_native",
+    "windows",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -57,6 +58,7 @@ else:
         _why = f"the native module is not built ({error})"
 
 _table: ModuleType = reference if _native is None else _native
+_recording = False  # whether a function is being written down that shall run natively
 _NATIVE_TYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 
@@ -123,6 +125,48 @@ def use(name: str) -> Iterator[None]:
         yield
     finally:
         _table = before
+
+
+def record(function: Callable[..., list[Tensor]], arguments: Sequence[Tensor]) -> Callable[..., list[Tensor]]:
+    """The same function for tensors of these shapes and types, without what Python does in it: a list of operations,
+    derivatives included, written down as they run on the reference kernels. On the native kernels the list is one call,
+    whose bits do not depend on threads, unless an operation is in it that `native/tape.py` does not list.
+
+    >>> twice = record(lambda x: [x + x], [torch.zeros(2)])
+    >>> twice(torch.ones(2))[0].tolist()
+    [2.0, 2.0]
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx  # not whenever Elman is imported: it takes a while
+
+    global _recording
+    native = _table is not reference
+    before, _recording = _recording, native
+    try:
+        with use("reference"), torch.no_grad():
+            graph = make_fx(function)(*[argument.detach().clone() for argument in arguments])
+    finally:
+        _recording = before
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return _native.lower(graph, arguments) if native and _native is not None else graph
+
+
+def trace_step(e: Tensor, factors: Tensor, share: Tensor, immediate: Tensor) -> tuple[Tensor, Tensor]:
+    """The influence e (B, C, R, W) of weights on a state, carried one step on, and the gradient (R, W) that it gives:
+
+        e'[c] = sum over d of factors[c, d] e[d] + immediate[c]        gradient = sum over rows and c of share[c] e[c]
+
+    W entries of a weight side by side have the same number of the state, for each of C colours: factors (B, C, C, R),
+    share (B, C, R), immediate (B, C, R, W). It has no derivative; a function that is recorded has it natively.
+
+    >>> e, ones = torch.ones(1, 1, 2, 3), torch.ones(1, 1, 2)
+    >>> trace_step(e, 0.5 * ones[:, None], ones, e)[0].flatten().tolist()
+    [1.5, 1.5, 1.5, 1.5, 1.5, 1.5]
+    """
+    given = (e, factors, share, immediate)
+    if _recording and _native is not None and e.is_cpu and e.dtype in (torch.float32, torch.float64):
+        return cast(tuple[Tensor, Tensor], _native.trace_step(*given))
+    return cast(tuple[Tensor, Tensor], _table_for(*given).trace_step(*given))
 
 
 def native_for(*tensors: Tensor) -> bool:

@@ -24,6 +24,8 @@ import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
+from elman import kernels
+
 Weights = tuple[Tensor, ...]
 Transition = Callable[[Weights, Tensor, Tensor], Tensor]  # w, s (N,), x (...) -> the next s, of one row
 Traces = tuple[Tensor, ...]  # for each weight (B, C, *its shape)
@@ -124,18 +126,17 @@ class Influence:
         """How many numbers the traces of a row have."""
         return sum(trace.C * trace.shape.numel() for trace in self.traces)
 
-    def gradient(self, g: Tensor, traces: Traces) -> list[Tensor | None]:
-        """(dL/ds') E' of each weight, summed over the rows, of g (B, N); None where that is nothing."""
-        g = g.to(self.seeds.dtype)  # sums that are kept in float64 are followed as the weights are
-        return [trace.gradient(g, E) for trace, E in zip(self.traces, traces, strict=True)]
-
-    def after(self, weights: Weights, s: Tensor, x: Tensor, traces: Traces) -> Traces:
-        """E = J E' + I of the step from s (B, N) by x (B, ...)."""
-        s = s.to(self.seeds.dtype)
+    def advance(
+        self, g: Tensor, weights: Weights, s: Tensor, x: Tensor, traces: Traces
+    ) -> tuple[Traces, list[Tensor | None]]:
+        """Of the step from s (B, N) by x (B, ...), with g (B, N) = dL/ds: E = J E' + I, and g E' of each weight, summed
+        over the rows; None where that is nothing."""
+        g, s = g.to(self.seeds.dtype), s.to(self.seeds.dtype)  # sums that are kept in float64 are followed as weights
         immediate, J = products(self.step, weights, s, x, self.seeds)
         if self.remaining is not None:
             J = products(self.remaining, weights, s, x, self.seeds)[1]
-        return tuple(trace.after(J, i, E) for trace, i, E in zip(self.traces, immediate, traces, strict=True))
+        both = [trace.advance(g, J, i, E) for trace, i, E in zip(self.traces, immediate, traces, strict=True)]
+        return tuple(E for E, _ in both), [gradient for _, gradient in both]
 
 
 class _Trace:
@@ -169,32 +170,33 @@ class _Trace:
         self.own = None if own == list(range(seeds)) else own
         self.product_of, self.whole = product_of, bool(self.used.all())
         if self.C and not self.dense:
-            row, column = self.owner[:, None], self.owner[None]  # J[owner of c, owner of d]: (C, C, ...)
+            wide = max((axis for axis, n in enumerate(self.owner.shape) if n > 1 and axis), default=0)
+            self.R, self.W = self.shape[:wide].numel(), self.shape[wide:].numel()  # W entries have one number
+            owner = self.owner.flatten(wide + 1) if wide < len(self.shape) else self.owner[..., None]
+            self.owner = owner.expand(self.C, *self.shape[:wide], 1).reshape(self.C, self.R)
+            row, column = self.owner[:, None], self.owner[None]  # J[owner of c, owner of d]: (C, C, R)
             self.between, there = product_of[row] * self.N + column, J[row, column]
             self.there = None if bool(there.all()) else there  # elsewhere a product has what is of another row
 
-    def gradient(self, g: Tensor, E: Tensor) -> Tensor | None:
+    def advance(self, g: Tensor, J: Tensor, immediate: Tensor, E: Tensor) -> tuple[Tensor, Tensor | None]:
+        """E (B, C, *shape) after the step, and the gradient of the weight. J is there as products (B, seeds, N), and so
+        is I."""
         if not self.C:
-            return None
-        if self.dense:
-            return torch.tensordot(g, E, 2)
-        share = g[:, self.owner.flatten()].reshape(len(g), *self.owner.shape)
-        return (share * E).sum((0, 1))
-
-    def after(self, J: Tensor, immediate: Tensor, E: Tensor) -> Tensor:
-        """J is there as products (B, seeds, N), and so is I."""
-        if not self.C:
-            return E
+            return E, None
         if self.own is not None:
             immediate = immediate[:, self.own]
         if self.dense:
-            E = torch.bmm(J[:, self.product_of], E.flatten(2)).reshape(E.shape) + immediate
+            after = torch.bmm(J[:, self.product_of], E.flatten(2)).reshape(E.shape) + immediate
+            gradient = torch.tensordot(g, E, 2)
         else:
             factors = J.flatten(1)[:, self.between.flatten()].reshape(len(E), *self.between.shape)
             if self.there is not None:
                 factors = torch.where(self.there, factors, 0.0)
-            E = sum((factors[:, :, d] * E[:, None, d] for d in range(self.C)), immediate)
-        return E if self.whole else torch.where(self.used, E, 0.0)
+            share = g[:, self.owner.flatten()].reshape(len(g), *self.owner.shape)
+            seen = (len(E), self.C, self.R, self.W)
+            after, gradient = kernels.trace_step(E.reshape(seen), factors, share, immediate.reshape(seen))
+            after, gradient = after.reshape(E.shape), gradient.reshape(self.shape)
+        return after if self.whole else torch.where(self.used, after, 0.0), gradient
 
 
 def _separate(pattern: Tensor) -> Tensor:

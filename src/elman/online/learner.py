@@ -4,8 +4,8 @@
     loss, state = learner.learn(state, x, y)         x is read and y told: h, traces, weights and moments move
 
 A `Learner` also keeps one such state, for those who do not want to: `predict_one`, `learn_one` and `learn_many` are
-about that. What a step computes is written down once, by `make_fx`, as a list of operations of Torch with neither
-modules nor autograd in it, and is run from there.
+about that. What a step computes, optimiser included, is written down once (`kernels.record`) as a list of operations
+with neither modules nor autograd in it, and is run from there: as one native call, where there is one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from elman import kernels, random
 from elman import state as states
@@ -87,7 +86,7 @@ class Learner:
             self._rule = RULES[rule](self._network, whole("window", window))
         width = self._network.model.core.input_size
         self._like = torch.zeros(1, width, dtype=self._network.dtype) if example is None else example[:1].detach()
-        self._graphs: dict[tuple[object, ...], Graph] = {}  # by what, masked or not, and the shapes of x and y
+        self._graphs: dict[tuple[object, ...], Graph] = {}  # by kernels, what, masked or not, and the kinds of x and y
         self._predicted: Distribution | None = None  # how a prediction is put together from its numbers
         self.state = self.init_state(self.batch_size)
         if self.note:
@@ -228,7 +227,7 @@ class Learner:
         return found
 
     def _graph(self, what: str, masked: bool, state: LearnerState, x: Tensor, y: Tensor | None = None) -> Graph:
-        key = (what, masked, x.shape, None if y is None else y.shape)
+        key = (kernels.active(), what, masked, x.shape, x.dtype, *(() if y is None else (y.shape, y.dtype)))
         if key not in self._graphs:
             self._graphs[key] = self._written_down(what, masked, state, x, y)
         return self._graphs[key]
@@ -242,7 +241,7 @@ class Learner:
                 self._predicted, numbers = _taken_apart(predicted)
                 return [*numbers, *after]
 
-            return _graph_of(predict, [state.weights, *h, x])
+            return kernels.record(predict, [state.weights, *h, x])
         traces = list(state.traces)
         if isinstance(self._rule, Uoro):
             traces[-1] = self._rule.signs(traces[-1])
@@ -257,7 +256,7 @@ class Learner:
                 return [gradient, *after]
             return [terms, *self._changed(weights, moments, t, gradient, *rest), *after]
 
-        return _graph_of(step, arguments)
+        return kernels.record(step, arguments)
 
     def _gradient(
         self,
@@ -321,14 +320,6 @@ def _steps(x: Tensor, y: Tensor, lengths: Tensor | None, reset: Tensor | None) -
     there = None if lengths is None else valid(checked(lengths, x), x.shape[1])
     for t in range(x.shape[1]):
         yield x[:, t], y[:, t], None if there is None else there[:, t], None if reset is None else reset[:, t]
-
-
-def _graph_of(function: Callable[..., list[Tensor]], arguments: Sequence[Tensor]) -> Graph:
-    with kernels.use("reference"), torch.no_grad():
-        graph = make_fx(function)(*[argument.detach().clone() for argument in arguments])
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
-    return graph
 
 
 def _taken_apart(predicted: Distribution) -> tuple[Distribution, list[Tensor]]:

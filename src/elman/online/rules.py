@@ -106,12 +106,13 @@ class Traced(Rule):
             numbers = part.weights if part else range(len(weights))
             leaves = part.leaves if part else slice(0, None)
             traces, rest = rest[: len(numbers)], rest[len(numbers) :]
-            past = influence.gradient(flatten(tuple(g[leaves])), traces)
-            for i, more in zip(numbers, past, strict=True):
-                gradient[i] = gradient[i] if more is None else gradient[i] + more
             own = tuple(weights[i] for i in numbers)
             given = read[self.network.parts.index(part)] if part else x
-            after += influence.after(own, flatten(tuple(state[leaves])), given, traces)
+            signal, before = flatten(tuple(g[leaves])), flatten(tuple(state[leaves]))
+            following, past = influence.advance(signal, own, before, given, traces)
+            after += following
+            for i, more in zip(numbers, past, strict=True):
+                gradient[i] = gradient[i] if more is None else gradient[i] + more
         return step._replace(gradient=gradient, memory=tuple(after))
 
     def _add(self, part: Part | None, influence: Influence) -> None:

@@ -19,11 +19,13 @@ from elman.kernels.native.product import linear
 from elman.kernels.native.program import Program
 from elman.kernels.native.scan import linear_scan, max_scan, reverse
 from elman.kernels.native.softmax import softmax_log_prob, softmax_log_prob_sum
+from elman.kernels.native.tape import lower, trace_step
 
 __all__ = [
     "HmmGaussian", "Program", "attend", "attended", "attended_fits", "bank_scan", "best_path", "calls", "choose",
     "convolution", "cos", "digest", "exp", "gated", "gated_pair", "gathered", "hmm_expected", "hmm_filter",
     "hmm_log_prob", "hmm_posterior", "isa", "isas", "json_rows", "l2_norm", "layer_norm", "linear", "linear_scan",
-    "log", "matrix_scan", "max_scan", "philox", "release_memory", "reverse", "rms_norm", "selective_scan", "sigmoid",
-    "silu", "sin", "softmax_log_prob", "softmax_log_prob_sum", "softplus", "student_t", "tanh",
+    "log", "lower", "matrix_scan", "max_scan", "philox", "release_memory", "reverse", "rms_norm", "selective_scan",
+    "sigmoid", "silu", "sin", "softmax_log_prob", "softmax_log_prob_sum", "softplus", "student_t", "tanh",
+    "trace_step",
 ]  # fmt: skip

@@ -27,7 +27,7 @@ from elman.kernels.reference.hmm import best_path, hmm_expected, hmm_filter, hmm
 from elman.kernels.reference.loop import AttendedLoop, GatedLoop, GatedOptions, Step, attend, gated, loop
 from elman.kernels.reference.matrix import matrix_scan, max_scan
 from elman.kernels.reference.random import philox, student_t
-from elman.kernels.reference.scan import Context, bank_scan, convolution, linear_scan, selective_scan
+from elman.kernels.reference.scan import Context, bank_scan, convolution, linear_scan, selective_scan, trace_step
 from elman.kernels.reference.softmax import softmax_log_prob, softmax_log_prob_back, softmax_log_prob_sum
 
 __all__ = [
@@ -35,5 +35,6 @@ __all__ = [
     "best_path", "choose", "convolution", "cos", "exp", "gated", "gathered", "hmm_expected", "hmm_filter",
     "hmm_log_prob", "hmm_posterior", "json_rows", "l2_norm", "layer_norm", "linear", "linear_scan", "log",
     "log_sum_exp", "loop", "matrix_scan", "max_scan", "philox", "reverse", "rms_norm", "selective_scan", "sigmoid",
-    "silu", "sin", "softmax_log_prob", "softmax_log_prob_back", "softmax_log_prob_sum", "softplus", "student_t", "tanh",
+    "silu", "sin", "softmax_log_prob", "softmax_log_prob_back", "softmax_log_prob_sum", "softplus", "student_t",
+    "tanh", "trace_step",
 ]  # fmt: skip

@@ -146,3 +146,10 @@ def _at_end(h: Tensor, h0: Tensor, lengths: Tensor) -> Tensor:
         return h0.clone()
     rows = torch.arange(len(h), device=h.device)
     return torch.where((lengths > 0)[:, None], h[rows, (lengths - 1).clamp(min=0)], h0)
+
+
+def trace_step(e: Tensor, factors: Tensor, share: Tensor, immediate: Tensor) -> tuple[Tensor, Tensor]:
+    """e' = J e + I (B, C, R, W), J (B, C, C, R) of the number that W entries share, and the sum over rows and colours
+    of share e (R, W)."""
+    after = sum((factors[:, :, d, :, None] * e[:, None, d] for d in range(e.shape[1])), immediate)
+    return after, (share[..., None] * e).sum((0, 1))

@@ -1,0 +1,163 @@
+"""Recorded functions as tapes: against Torch, operation by operation; the trace step; bits; what is left to Torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from elman import kernels
+
+tape = pytest.importorskip("elman.kernels.native.tape")
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+# A vector and a tail, several blocks of 256, one number, none.
+SHAPES = [(5,), (3, 37), (300, 3), (2, 3, 130), (1,), (), (4, 0)]
+
+
+def on_tape(function: Callable[..., list[Tensor]], arguments: list[Tensor]) -> Callable[..., list[Tensor]]:
+    recorded = kernels.record(function, arguments)
+    assert isinstance(recorded, tape.Tape), "an operation is missing"
+    return recorded
+
+
+def agrees(function: Callable[..., list[Tensor]], *arguments: Tensor) -> None:
+    found, wanted = on_tape(function, list(arguments))(*arguments), function(*arguments)
+    exact = torch.finfo(arguments[0].dtype).eps
+    for one, other in zip(found, wanted, strict=True):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        torch.testing.assert_close(one, other, rtol=16 * exact, atol=16 * exact, equal_nan=True)
+
+
+UNARY = {
+    name: getattr(torch, name)
+    for name in ("neg", "exp", "sigmoid", "tanh", "relu", "abs", "sign", "sin", "cos", "reciprocal", "square")
+}
+POSITIVE = {name: getattr(torch, name) for name in ("log", "log1p", "sqrt", "lgamma", "digamma")}
+BINARY = {
+    name: getattr(torch, name)
+    for name in ("add", "sub", "mul", "div", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge")
+}
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", SHAPES)
+def test_functions_of_one_number(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = 3 * torch.randn(shape, dtype=dtype)
+    agrees(lambda x: [f(x) for f in UNARY.values()] + [torch.nn.functional.softplus(x), x.isnan(), x**3], x)
+    agrees(lambda x: [f(x) for f in POSITIVE.values()], x.abs() + 0.1)
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", SHAPES)
+def test_functions_of_two_numbers_that_are_broadcast_or_lie_elsewhere(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    x, y = torch.randn(shape, dtype=dtype), torch.randn(shape, dtype=dtype)
+    one = torch.randn(shape[-1:], dtype=dtype)
+    agrees(lambda x, y, one: [f(x, y) for f in BINARY.values()] + [f(x, one) for f in BINARY.values()], x, y, one)
+    agrees(lambda x, y: [x.mT + y.mT if x.dim() > 1 else x + y, 2 - x, x + 0.5 * y, torch.where(x > y, x, 0.0)], x, y)
+    agrees(lambda x, y: [x.clamp(min=-0.5, max=0.5), x.clamp(max=0.1), (x > 0) & ~(y > 0) | (x > y)], x, y)
+
+
+@DTYPES
+def test_what_is_no_number_stays_so(dtype: torch.dtype) -> None:
+    x = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.0], dtype=dtype)
+    y = x.flip(0)
+    agrees(lambda x: [f(x) for f in UNARY.values()] + [x.isnan(), x.clamp(-1, 1), torch.relu(x), x.amax()], x)
+    agrees(lambda x, y: [f(x, y) for f in BINARY.values()], x, y)
+
+
+@DTYPES
+def test_sums_products_and_places(dtype: torch.dtype) -> None:
+    x, y = torch.randn(3, 5, 7, dtype=dtype), torch.randn(3, 7, 4, dtype=dtype)
+    agrees(lambda x: [x.sum(), x.sum(1), x.sum((0, 2), keepdim=True), x.mean(-1), x.amax(1), (x > 0).any(1)], x)
+    agrees(lambda x, y: [torch.bmm(x, y), x[0] @ y[0], torch.bmm(x[:, :, :1], y[:, :1]), y[0].T @ x[0].T], x, y)
+    agrees(lambda x, y: [torch.nn.functional.linear(x[0], y[0].T, y[0, 0])], x, y)
+    agrees(lambda x: [torch.log_softmax(x, -1), torch.softmax(x, 1), torch.cat([x[:1], x[1:]], 0)], x)
+    agrees(lambda x: [torch.stack([x[0], x[1]], 1), x.permute(2, 0, 1)[:, 1:].flatten(), *x.split([2, 3], 1)], x)
+    places = torch.tensor([[4, 0], [-1, 2]])
+    agrees(lambda x, i: [x[:, i], x.gather(1, i.abs()[:, :1, None].expand(2, 1, 7)[:1].expand(3, 1, 7))], x, places)
+    z = torch.complex(x, x.flip(0))
+    agrees(lambda z: [z * z, z + z, (z * z.conj()).sum(0), torch.view_as_real(z).flatten(1), z[:, 1]], z)
+    agrees(lambda x: [torch.view_as_complex(x[..., :2].contiguous()), torch.polar(x.abs(), x)], x)
+    agrees(lambda x: [x.double(), x.float() + 1, (x > 0).to(x.dtype), x.new_zeros(2, 2), torch.ones_like(x) * x], x)
+
+
+def test_what_is_computed_once_is_and_what_a_tape_cannot_is_left_to_torch() -> None:
+    x = torch.randn(2, 3)
+    recorded = kernels.record(lambda x: [torch.linalg.inv(x @ x.T)], [x])
+    assert not isinstance(recorded, tape.Tape)
+    torch.testing.assert_close(recorded(x)[0], torch.linalg.inv(x @ x.T))
+    with kernels.use("reference"):
+        assert not isinstance(kernels.record(lambda x: [x + x], [x]), tape.Tape)
+
+
+def test_other_arguments_than_it_was_recorded_with_are_left_to_torch_too() -> None:
+    x = torch.randn(4, 3)
+    doubled = on_tape(lambda x: [x + x], [x])
+    for other in (torch.randn(3, 3), x.double(), x.T.contiguous().T):
+        torch.testing.assert_close(doubled(other)[0], other + other)
+    places = on_tape(lambda x, i: [x[i]], [x, torch.tensor([0])])
+    with pytest.raises(IndexError):
+        places(x, torch.tensor([4]))
+
+
+def drawn(B: int, C: int, R: int, W: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(B + 10 * C + 100 * R)
+    shapes = (B, C, R, W), (B, C, C, R), (B, C, R), (B, C, R, W)
+    return tuple(torch.randn(shape, generator=generator, dtype=dtype) for shape in shapes)
+
+
+TRACES = [(1, 1, 128, 16), (3, 1, 7, 5), (2, 2, 9, 3), (5, 1, 130, 1), (4, 2, 33, 1), (2, 3, 4, 1), (0, 1, 3, 2)]
+TRACES += [(32, 1, 64, 16)]
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", TRACES)
+def test_a_trace_step_is_that_of_the_reference(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    given = drawn(*shape, dtype)
+    before = kernels.calls().get("trace_step", 0)
+    found = kernels.trace_step(*given)
+    assert kernels.calls()["trace_step"] == before + 1
+    with kernels.use("reference"):
+        wanted = kernels.trace_step(*(v.double() for v in given))
+    for one, other in zip(found, wanted, strict=True):
+        tolerance = 64 * torch.finfo(dtype).eps
+        torch.testing.assert_close(one.double(), other, rtol=tolerance, atol=tolerance)
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", TRACES)
+def test_a_trace_step_of_an_outer_product_is_that_of_its_numbers(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    B, C, R, W = shape
+    e, factors, share, _ = drawn(*shape, dtype)
+    left, right = drawn(B, C, R, 1, dtype)[0].reshape(B, C * R, 1), drawn(B, 1, 1, W, dtype)[3].reshape(B, 1, W)
+
+    def step(e: Tensor, factors: Tensor, share: Tensor, left: Tensor, right: Tensor) -> list[Tensor]:
+        return list(kernels.trace_step(e, factors, share, torch.bmm(left, right).reshape(B, C, R, W)))
+
+    found = on_tape(step, [e, factors, share, left, right])(e, factors, share, left, right)
+    for one, other in zip(found, step(e, factors, share, left, right), strict=True):
+        tolerance = 16 * torch.finfo(dtype).eps
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+
+
+@DTYPES
+def test_bits_of_a_trace_step_depend_on_neither_threads_nor_the_batch(dtype: torch.dtype) -> None:
+    given = drawn(32, 2, 130, 16, dtype)
+    threads = torch.get_num_threads()
+    try:
+        many = []
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            many.append(kernels.trace_step(*given))
+    finally:
+        torch.set_num_threads(threads)
+    for after, gradient in many[1:]:
+        assert torch.equal(after, many[0][0]) and torch.equal(gradient, many[0][1])
+    for b in (0, 17, 31):
+        alone = kernels.trace_step(*(v[b : b + 1] for v in given))[0]
+        assert torch.equal(alone[0], many[0][0][b])
