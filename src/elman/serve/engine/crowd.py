@@ -8,7 +8,7 @@ from elman.serve.errors import busy
 
 BATCH = 1_024  # works in a tick, at most
 LEAST = 16  # works in a tick, at least: side by side they cost little more than one
-TURN = 0.0005  # seconds that a tick may take while several tenants are there
+TURN = 0.00025  # seconds that a tick may take while several tenants are there
 THERE = 1.0  # seconds after its last request for which a tenant is
 SLICE = 64  # rows of a request for many that are done at once while several tenants are there
 
