@@ -400,7 +400,7 @@ bool function(const Run& run, const Instruction& i) {
     case Code::div: return map<T, 2>(run, i, [](V a, V b) { return a / b; }), true;
     case Code::maximum: return map<T, 2>(run, i, [](V a, V b) { return (a > b) | (a != a) ? a : b; }), true;
     case Code::minimum: return map<T, 2>(run, i, [](V a, V b) { return (a < b) | (a != a) ? a : b; }), true;
-    case Code::fma: return map<T, 3>(run, i, [](V a, V b, V c) { return fma(a, b, c); }), true;
+    case Code::expm1: return each<T, T, 1>(run, i, [](T x) { return std::expm1(x); }), true;
     case Code::log1p: return each<T, T, 1>(run, i, [](T x) { return std::log1p(x); }), true;
     case Code::sin: return each<T, T, 1>(run, i, [](T x) { return std::sin(x); }), true;
     case Code::cos: return each<T, T, 1>(run, i, [](T x) { return std::cos(x); }), true;
@@ -412,33 +412,38 @@ bool function(const Run& run, const Instruction& i) {
   }
 }
 
-// Of complex numbers.
+// e^z, and e^z - 1 without the digits that a small z would lose.
+template <class Real>
+Complex<Real> exponential(Complex<Real> z) {
+  const Real size = std::exp(z.real);
+  return {size * std::cos(z.imaginary), size * std::sin(z.imaginary)};
+}
+template <class Real>
+Complex<Real> exponential_less_one(Complex<Real> z) {
+  const Real half = std::sin(z.imaginary / 2);
+  return {std::expm1(z.real) * std::cos(z.imaginary) - 2 * half * half, std::exp(z.real) * std::sin(z.imaginary)};
+}
+template <class Real>
+Complex<Real> quotient(Complex<Real> a, Complex<Real> b) {
+  const Real square = b.real * b.real + b.imaginary * b.imaginary;
+  const Complex<Real> product = a * Complex<Real>{b.real, -b.imaginary};
+  return {product.real / square, product.imaginary / square};
+}
+// z / |z|, 0 at 0.
+template <class Real>
+Complex<Real> direction(Complex<Real> z) {
+  const Real size = std::hypot(z.real, z.imaginary);
+  return size == 0 ? Complex<Real>{} : Complex<Real>{z.real / size, z.imaginary / size};
+}
+
 template <class T>
-bool turned(const Run& run, const Instruction& i) {
+bool complex_function(const Run& run, const Instruction& i) {
   switch (i.code) {
-    case Code::conj: return map<T, 1>(run, i, [](T x) { return T{x.real, -x.imaginary}; }), true;
-    case Code::exp:
-      return map<T, 1>(run, i,
-                       [](T x) {
-                         const auto size = std::exp(x.real);
-                         return T{size * std::cos(x.imaginary), size * std::sin(x.imaginary)};
-                       }),
-             true;
-    case Code::sign:
-      return map<T, 1>(run, i,
-                       [](T x) {
-                         const auto size = std::hypot(x.real, x.imaginary);
-                         return size == 0 ? T{} : T{x.real / size, x.imaginary / size};
-                       }),
-             true;
-    case Code::div:
-      return map<T, 2>(run, i,
-                       [](T a, T b) {
-                         const auto square = b.real * b.real + b.imaginary * b.imaginary;
-                         const T product = a * T{b.real, -b.imaginary};
-                         return T{product.real / square, product.imaginary / square};
-                       }),
-             true;
+    case Code::conj: return map<T, 1>(run, i, [](T z) { return T{z.real, -z.imaginary}; }), true;
+    case Code::exp: return map<T, 1>(run, i, [](T z) { return exponential(z); }), true;
+    case Code::expm1: return map<T, 1>(run, i, [](T z) { return exponential_less_one(z); }), true;
+    case Code::sign: return map<T, 1>(run, i, [](T z) { return direction(z); }), true;
+    case Code::div: return map<T, 2>(run, i, [](T a, T b) { return quotient(a, b); }), true;
     default: return false;
   }
 }
@@ -466,7 +471,7 @@ bool step(const Run& run, const Instruction& i, int threads) {
     }
     default: break;
   }
-  if constexpr (is_complex<T>) return turned<T>(run, i);
+  if constexpr (is_complex<T>) return complex_function<T>(run, i);
   else if constexpr (is_real<T>) return function<T>(run, i);
   else return compared<T>(run, i);
 }

@@ -17,12 +17,12 @@ namespace elman {
 //   trace: B, C, R, W, whether the immediate influence is an outer product (see `Trace` in tape.cpp)
 // clang-format off
 #define ELMAN_TAPE_CODES(code)                                                                             \
-  code(copy) code(neg) code(conj) code(exp) code(log) code(log1p) code(sqrt) code(sigmoid) code(tanh)      \
+  code(copy) code(neg) code(conj) code(exp) code(expm1) code(log) code(log1p) code(sqrt) code(sigmoid) code(tanh)      \
   code(softplus) code(relu) code(abs) code(sign) code(sin) code(cos) code(lgamma) code(digamma)            \
   code(isnan) code(no)                                                                                     \
   code(add) code(sub) code(mul) code(div) code(pow) code(maximum) code(minimum) code(both) code(either)    \
   code(eq) code(ne) code(lt) code(le) code(gt) code(ge)                                                    \
-  code(where) code(fma)                                                                                    \
+  code(where)                                                                                    \
   code(cast) code(sum) code(largest) code(linear) code(take) code(gather) code(scatter) code(trace)
 #define ELMAN_TAPE_TYPES(type) type(f32) type(f64) type(c64) type(c128) type(i64) type(u8)
 // clang-format on

@@ -33,7 +33,7 @@ def agrees(function: Callable[..., list[Tensor]], *arguments: Tensor) -> None:
 
 UNARY = {
     name: getattr(torch, name)
-    for name in ("neg", "exp", "sigmoid", "tanh", "relu", "abs", "sign", "sin", "cos", "reciprocal", "square")
+    for name in ("neg", "exp", "expm1", "sigmoid", "tanh", "relu", "abs", "sign", "sin", "cos", "reciprocal", "square")
 }
 POSITIVE = {name: getattr(torch, name) for name in ("log", "log1p", "sqrt", "lgamma", "digamma")}
 BINARY = {
@@ -82,6 +82,8 @@ def test_sums_products_and_places(dtype: torch.dtype) -> None:
     agrees(lambda x, i: [x[:, i], x.gather(1, i.abs()[:, :1, None].expand(2, 1, 7)[:1].expand(3, 1, 7))], x, places)
     z = torch.complex(x, x.flip(0))
     agrees(lambda z: [z * z, z + z, (z * z.conj()).sum(0), torch.view_as_real(z).flatten(1), z[:, 1]], z)
+    agrees(lambda z: [z.exp(), z.expm1(), z.sgn(), z / (z + 3), z.reciprocal(), 1e-6 * z, (1e-6 * z).expm1()], z)
+    agrees(lambda x: [torch.block_diag(x[0], x[1, :, :2], x[2])], x)
     agrees(lambda x: [torch.view_as_complex(x[..., :2].contiguous()), torch.polar(x.abs(), x)], x)
     agrees(lambda x: [x.double(), x.float() + 1, (x > 0).to(x.dtype), x.new_zeros(2, 2), torch.ones_like(x) * x], x)
 
@@ -91,6 +93,10 @@ def test_what_is_computed_once_is_and_what_a_tape_cannot_is_left_to_torch() -> N
     recorded = kernels.record(lambda x: [torch.linalg.inv(x @ x.T)], [x])
     assert not isinstance(recorded, tape.Tape)
     torch.testing.assert_close(recorded(x)[0], torch.linalg.inv(x @ x.T))
+    noise = kernels.record(lambda x: [x + torch.rand(2, 3)], [x])
+    assert not torch.equal(noise(x)[0], noise(x)[0])
+    half = torch.ones(3, dtype=torch.bfloat16)
+    assert not isinstance(kernels.record(lambda x: [x + half], [x]), tape.Tape)
     with kernels.use("reference"):
         assert not isinstance(kernels.record(lambda x: [x + x], [x]), tape.Tape)
 

@@ -163,6 +163,8 @@ class _Writer:
         return Value(Array(view.shape, dtype, place), view)
 
     def constant(self, tensor: Tensor) -> Value:
+        if tensor.dtype not in TYPES or not tensor.is_cpu:
+            raise Unlisted(f"a constant of {tensor.dtype} on {tensor.device}")
         tensor = tensor.detach().resolve_conj().contiguous()
         key = ("constant", tensor.dtype, tensor.shape, tensor.numpy().tobytes())
         if key not in self.known:
@@ -176,7 +178,8 @@ class _Writer:
             return args[0][args[1]]
         name = target._schema.name
         values = [v for v in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(v, Value)]
-        if target._schema.is_mutable or kwargs.get("rounding_mode") is not None:
+        random = torch.Tag.nondeterministic_seeded in target.tags
+        if target._schema.is_mutable or random or kwargs.get("rounding_mode") is not None:
             raise Unlisted(name)
         if all(v.array.constant is not None for v in values):
             return self._computed(target, args, kwargs)
@@ -284,7 +287,7 @@ class _Writer:
 
     def unary(self, code: Any, x: Value) -> Value:
         dtype = x.dtype if x.dtype.is_floating_point or code == Code.neg else torch.get_default_dtype()
-        if x.dtype.is_complex and code not in (Code.neg, Code.conj, Code.sign, Code.exp):
+        if x.dtype.is_complex and code not in COMPLEX:
             raise Unlisted("of complex numbers")
         return self.map(code, self.cast(x, x.dtype if x.dtype.is_complex else dtype))
 
@@ -376,25 +379,47 @@ class _Writer:
             if any(id(value.array) in needed for value in filled):
                 kept.append(written)
                 needed |= {id(value.array) for value in written[-1]}
+        kept.reverse()
         native = _native.Tape()
-        memory = 0
-        for code, dtype, sizes, more, operands in reversed(kept):
-            encoded = []
+        native.memory, native.given, native.made = self._placed(kept, places), len(self.given), len(made)
+        for code, dtype, sizes, more, operands in kept:
             for value in operands:
-                array = value.array
-                if id(array) in places:
-                    array.place = places[id(array)]
-                elif array.constant is not None:
-                    array.at = self._stored(native, array)
-                elif array.place == 0 and id(array) not in self.known:
-                    self.known[id(array)], array.at = True, memory
-                    memory += -(-array.shape.numel() * array.dtype.itemsize // LINE) * LINE
-                view = value.view if code in (Code.sum, Code.largest) else value.view.expand(sizes)
-                begin = array.at // value.dtype.itemsize + view.storage_offset()
-                encoded.append([array.place, begin, *view.stride()])
-            native.append(code, TYPES[dtype], list(sizes), list(more), encoded)
-        native.memory, native.given, native.made = memory, len(self.given), len(made)
+                if value.array.constant is not None:
+                    value.array.at = self._stored(native, value.array)
+            reduces = code in (Code.sum, Code.largest)
+            views = [value.view if reduces else value.view.expand(sizes) for value in operands]
+            axes, strides = (list(sizes), [v.stride() for v in views]) if reduces else _fewer_axes(sizes, views)
+            encoded = [
+                [value.array.place, value.array.at // value.dtype.itemsize + view.storage_offset(), *along]
+                for value, view, along in zip(operands, views, strides, strict=True)
+            ]
+            native.append(code, TYPES[dtype], axes, list(more), encoded)
         return Tape(native, self.given, made, graph)
+
+    def _placed(self, kept: Sequence[Written], places: dict[int, int]) -> int:
+        """Give each array its place; bytes of the memory of a run, in which what is read no more makes room."""
+        last = {id(value.array): number for number, written in enumerate(kept) for value in written[-1]}
+        free: dict[int, list[int]] = {}  # by size, so that memory stays in the cache
+        begun, memory = set[int](), 0
+        for number, written in enumerate(kept):
+            arrays = {id(value.array): value.array for value in written[-1]}
+            own = [key for key, array in arrays.items() if array.place == 0 and key not in places]
+            sizes = {key: -(-arrays[key].shape.numel() * arrays[key].dtype.itemsize // LINE) * LINE for key in own}
+            for key in arrays:
+                if key in places:
+                    arrays[key].place = places[key]
+            for key in own:
+                if key in begun:
+                    continue
+                begun.add(key)
+                if free.get(sizes[key]):
+                    arrays[key].at = free[sizes[key]].pop()
+                else:
+                    arrays[key].at, memory = memory, memory + sizes[key]
+            for key in own:
+                if last[key] == number:
+                    free.setdefault(sizes[key], []).append(arrays[key].at)
+        return memory
 
     def _stored(self, native: Any, array: Array) -> int:
         assert array.constant is not None
@@ -417,6 +442,25 @@ def _metas(x: Any) -> Any:
 def _whole(x: Value) -> Value:
     """As an operand of an instruction that knows its shape by itself: where it begins."""
     return Value(x.array, x.view.as_strided((1,), (0,)))
+
+
+def _fewer_axes(sizes: Sequence[int], views: Sequence[Tensor]) -> tuple[list[int], list[list[int]]]:
+    """The same elements in the same order: axes of one element go, and two that every view walks as one become one."""
+    axes: list[int] = []
+    strides: list[list[int]] = [[] for _ in views]
+    for axis, size in enumerate(sizes):
+        here = [view.stride(axis) for view in views]
+        if size == 1:
+            continue
+        if axes and all(along[-1] == step * size for along, step in zip(strides, here, strict=True)):
+            axes[-1] *= size
+            for along, step in zip(strides, here, strict=True):
+                along[-1] = step
+            continue
+        axes.append(size)
+        for along, step in zip(strides, here, strict=True):
+            along.append(step)
+    return (axes, strides) if axes else ([1], [[0] for _ in views])
 
 
 def _is_all(x: Any, number: int | None) -> bool:
@@ -645,6 +689,21 @@ def _same(w: _Writer, x: Value, *rest: object) -> Value:
     return x
 
 
+def _block_diagonal(w: _Writer, blocks: Sequence[Value]) -> Value:
+    if any(block.view.dim() != 2 for block in blocks):
+        raise Unlisted("of vectors")
+    zero = w.constant(torch.zeros((), dtype=blocks[0].dtype))
+    y = w._array([sum(block.shape[axis] for block in blocks) for axis in (0, 1)], blocks[0].dtype)
+    w.append(Code.copy, y.dtype, y.shape, (), y, zero)
+    row = column = 0
+    for block in blocks:
+        (m, n), view = block.shape, y.view
+        part = Value(y.array, view.narrow(0, row, m).narrow(1, column, n))
+        w.append(Code.copy, y.dtype, block.shape, (), part, block)
+        row, column = row + m, column + n
+    return y
+
+
 def _to_copy(w: _Writer, x: Value, dtype: torch.dtype | None = None) -> Value:
     return w.cast(x, dtype or x.dtype)
 
@@ -654,6 +713,7 @@ def _conj(w: _Writer, x: Value) -> Value:
 
 
 ARITHMETIC = (Code.add, Code.sub, Code.mul, Code.div)
+COMPLEX = (Code.neg, Code.conj, Code.exp, Code.expm1, Code.sign)
 COMPARISONS = (Code.eq, Code.ne, Code.lt, Code.le, Code.gt, Code.ge)
 IGNORED = ("memory_format", "layout", "device", "pin_memory", "non_blocking")
 VIEWS = {
@@ -669,8 +729,8 @@ FILLS: dict[str, float | None] = {
 OPERATIONS: dict[str, Callable[..., Any]] = {
     **{
         f"aten::{name}": _unary(Code[name])
-        for name in ("neg", "exp", "log", "log1p", "sqrt", "sigmoid", "tanh", "relu", "abs", "sign", "sin", "cos",
-                     "lgamma", "digamma")
+        for name in ("neg", "exp", "expm1", "log", "log1p", "sqrt", "sigmoid", "tanh", "relu", "abs", "sign", "sin",
+                     "cos", "lgamma", "digamma")
     },
     **{
         f"aten::{name}": _binary(Code[name])
@@ -707,6 +767,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "aten::scatter_add": _scatter_add,
     "aten::embedding": _embedding,
     "aten::embedding_dense_backward": _embedding_back,
+    "aten::block_diag": _block_diagonal,
     "aten::select_backward": _select_back,
     "aten::slice_backward": _slice_back,
     "aten::complex": _complex,
