@@ -97,6 +97,55 @@ def test_bad_rows_are_named(
         assert said in capsys.readouterr().err
 
 
+def test_a_row_that_is_refused_loses_nothing_of_those_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are saved, and what continues after it is as if it had not come."""
+    good = rows(8)
+    whole = feed(monkeypatch, capsys, good, str(tmp_path / "a"), *REGRESS)
+    refused = ['{"t": 1, "y": 1e300}\n', '{"t": {}, "y": 1}\n', "{\n"]
+    for name, bad in zip("bcd", refused, strict=True):
+        monkeypatch.setattr("sys.stdin", io.StringIO("".join([*good[:5], bad, *good[5:]])))
+        assert main(["stream", str(tmp_path / name), *REGRESS]) == 2
+        said = capsys.readouterr()
+        assert "5 rows" in said.err and saved(tmp_path / name) == 5
+        again = feed(monkeypatch, capsys, good[5:], str(tmp_path / name), "--learn")
+        assert [json.loads(line) for line in said.out.splitlines()] + again == whole
+        ends = (tmp_path / folder / "learner" / "state.safetensors" for folder in ("a", name))
+        assert len({end.read_bytes() for end in ends}) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "said"),
+    [
+        (b'{"t": 1, "y": 2}\n{"t": "\xff", "y": 2}\n', (), "line 2 of standard input is not UTF-8"),
+        (b"t,y\n1,2\n1,2,3\n", ("--format", "csv"), "line 3 of standard input has 3 cells, the first line 2 names"),
+    ],
+)
+def test_what_cannot_be_read_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: bytes,
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text), encoding="utf-8"))
+    assert main(["stream", str(tmp_path / "a"), *REGRESS, *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_what_is_no_number_and_what_is_not_there_count_as_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ['{"a": 1, "b": 2, "y": 3}\n', '{"a": NaN, "b": 1, "y": 3}\n', "\n", '{"b": 1, "y": NaN}\n', "{}\n"]
+    found = feed(monkeypatch, capsys, lines, str(tmp_path / "a"), *REGRESS)
+    assert [line["row"] for line in found] == [1, 2, 3, 4] and all(abs(line["prediction"]) < 10 for line in found)
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert main(["stream", str(tmp_path / "empty"), *REGRESS]) == 0
+    assert not (tmp_path / "empty").exists() and capsys.readouterr().out == ""
+
+
 class Lines:
     """Standard input, which does something before it gives one of its lines."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import signal
 import sys
@@ -39,17 +40,19 @@ def run(arguments: Sequence[str]) -> int:
     skip = session.rows if flags.replay else 0
     if session.rows:
         print(f"elman: {flags.run} continues after {session.rows} rows", file=sys.stderr)
-    with _stopping() as stop:
-        for count, row in enumerate(_rows(sys.stdin, flags.format, session.task)):
-            if count < skip:
-                continue
-            with stop.later():
-                print(json.dumps(session.row(row)), flush=True)
-                if flags.learn and session.rows % flags.save_every == 0:
-                    session.save()
-    if flags.learn:
-        session.save()
-        print(f"elman: {session.rows} rows; {flags.run} has what was learned of them", file=sys.stderr)
+    try:
+        with _stopping() as stop:
+            for count, row in enumerate(_rows(sys.stdin, flags.format, session.task)):
+                if count < skip:
+                    continue
+                with stop.later():
+                    print(json.dumps(session.row(row)), flush=True)
+                    if flags.learn and session.rows % flags.save_every == 0:
+                        session.save()
+    finally:  # a row that is refused has changed nothing: what came before it counts
+        if flags.learn and session.rows:
+            session.save()
+            print(f"elman: {session.rows} rows; {flags.run} has what was learned of them", file=sys.stderr)
     return 0
 
 
@@ -88,13 +91,27 @@ SETTINGS = ("task", "target", "horizon", "season", "cell", "size", "rule", "lr",
 
 def _rows(file: TextIO, format: str, task: str) -> Iterator[Row]:
     if task == "lm":
-        yield from ({"text": line} for line in file)
+        yield from ({"text": line} for line in _lines(file))
     elif format == "csv":
-        yield from (_numbers(row) for row in csv.DictReader(file))
+        reader = csv.DictReader(_lines(file))
+        yield from (_numbers(row, reader) for row in reader)
     else:
-        for count, line in enumerate(file, 1):
+        for count, line in enumerate(_lines(file), 1):
             if line.strip():
                 yield _object(line, count)
+
+
+def _lines(file: TextIO) -> Iterator[str]:
+    if isinstance(file, io.TextIOWrapper):  # which would refuse the lines before a byte that it cannot decode, too
+        file.reconfigure(encoding="utf-8", errors="surrogateescape")
+    for count, line in enumerate(file, 1):
+        try:
+            line.encode()
+        except UnicodeEncodeError:
+            raise InputError(
+                f"line {count} of standard input is not UTF-8: convert it, by iconv -f latin1 -t utf-8, say"
+            ) from None
+        yield line
 
 
 def _object(line: str, count: int) -> Row:
@@ -109,7 +126,13 @@ def _object(line: str, count: int) -> Row:
     return row
 
 
-def _numbers(row: dict[str, Any]) -> Row:
+def _numbers(row: dict[str, Any], reader: csv.DictReader[str]) -> Row:
+    names = reader.fieldnames or ()
+    if None in row:
+        raise InputError(
+            f"line {reader.line_num} of standard input has {len(names) + len(row[None])} cells, the first line "  # type: ignore[index]
+            f"{len(names)} names: a row has a cell for each name"
+        )
     return {name: _number(text) for name, text in row.items()}
 
 
