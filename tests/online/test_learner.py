@@ -296,11 +296,11 @@ def test_every_rule_is_listed() -> None:
 
 
 @pytest.mark.skipif(kernels.active() != "native", reason="the native kernels are not in use")
-@pytest.mark.parametrize("name", ["indrnn", "mingru", "minlstm", "lru", "gru", "lstm", "rate"])
+@pytest.mark.parametrize("name", ["indrnn", "mingru", "minlstm", "lru", "s5", "s4d", "rglru", "gru", "lstm", "rate"])
 def test_a_step_is_one_native_call_and_learns_what_torch_does(name: str) -> None:
     net = model(elman.cell(name, 3, 4))
     stream = laws.draw(net.core, torch.float64, 1)
-    rule = "snap1" if name in ("gru", "lstm", "rate") else "rtrl"
+    rule = "snap1" if name in ("rglru", "gru", "lstm", "rate") else "rtrl"
     many = {"lengths": stream.lengths, "reset": stream.reset}
     found = quiet(net, rule=rule, batch_size=4).learn_many(stream.x, stream.y, **many)
     found.learn_one(stream.x[:, 0], stream.y[:, 0])
@@ -318,7 +318,7 @@ def test_a_step_is_one_native_call_and_learns_what_torch_does(name: str) -> None
 
 
 @pytest.mark.skipif(kernels.active() != "native", reason="the native kernels are not in use")
-@pytest.mark.parametrize("name", ["indrnn", "mingru", "minlstm", "lru"])
+@pytest.mark.parametrize("name", ["indrnn", "mingru", "minlstm", "lru", "s5"])
 def test_bits_depend_on_neither_threads_nor_at_one_set_of_weights_the_batch(name: str) -> None:
     torch.manual_seed(0)
     net = elman.SequenceModel(nn.Identity(), elman.cell(name, 5, 37), GaussianReadout(37, 1))

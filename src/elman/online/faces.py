@@ -12,13 +12,14 @@ import inspect
 import math
 import os
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
 
+from elman import kernels
 from elman import state as states
 from elman.cells import cell as build_cell
 from elman.compose import Columns, Parallel, Stack
@@ -29,7 +30,7 @@ from elman.model import SequenceModel
 from elman.nn.readout import Readout, Softmax, StudentTReadout
 from elman.online.learner import Learner, LearnerState
 from elman.online.optim import Optim
-from elman.online.scaling import Standardise, StandardiseState, spread
+from elman.online.scaling import Standardise, StandardiseState
 from elman.options import whole
 
 FILE, STATE = "face.json", "state.safetensors"
@@ -73,6 +74,7 @@ class Face:
         self._learner: Learner | None = None
         self._target = Standardise(1, forget=forget)
         nothing = torch.full((1, self._season()), math.nan, dtype=torch.float64)
+        self._recorded: dict[str, Callable[..., list[Tensor]]] = {}  # by kernels: how a target is standardised
         self._own = (torch.zeros(1, dtype=torch.int64), self._target.init_state(1), nothing, torch.zeros(1, 1))
 
     @property
@@ -158,9 +160,23 @@ class Face:
             self._learner = self._make(self._width())
         return self._learner
 
+    def _standardised(self, y: Tensor) -> tuple[Tensor, StandardiseState]:
+        """y (1, 1) float64 by statistics that do not know it, and the statistics with y among them."""
+        state, name = self._own[1], kernels.active()
+        if name not in self._recorded:
+            target = self._target
+
+            def both(y: Tensor, *parts: Tensor) -> list[Tensor]:
+                state = StandardiseState(*parts)
+                return [target.scaled(y, state).float(), *target.seen(y, state)]
+
+            self._recorded[name] = kernels.record(both, [y, *state])
+        z, *seen = self._recorded[name](y, *state)
+        return z, StandardiseState(*seen)
+
     def __getstate__(self) -> dict[str, Any]:
         """Its settings and its state: a learner has functions in it, which cannot be written down."""
-        return {**vars(self), "_learner": None if self._learner is None else self._learner.state}
+        return {**vars(self), "_recorded": {}, "_learner": None if self._learner is None else self._learner.state}
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
         vars(self).update(kept, _learner=None)
@@ -189,18 +205,18 @@ class Regressor(Face):
         if bool(given.isnan()):
             self.pass_over()
             return
-        learner, (rows, target, past, before) = self._begin(x), self._own
-        z = self._target.scaled(given, target).float()
+        learner, (rows, _, past, before) = self._begin(x), self._own
+        z, seen = self._standardised(given)
         learner.learn_one(self._vector(x), z)
-        self._own = (rows + 1, self._target.seen(given, target), past, before)
+        self._own = (rows + 1, seen, past, before)
 
     def predict_one(self, x: Features) -> float:
         """The target of x, as far as it can be told; nothing moves."""
         if self._learner is None:
             return 0.0
         target = self._own[1]
-        z = self._learner.predict_one(self._vector(x)).mode.double()
-        return float(target.mean + spread(target) * z)
+        z = self._learner.predict_one(self._vector(x)).mode.item()
+        return target.mean.item() + math.sqrt(max(target.variance.item(), 0.0)) * z
 
     def _readout(self, width: int) -> Readout[Any]:
         return StudentTReadout(width, 1)

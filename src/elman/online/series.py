@@ -60,10 +60,10 @@ class Forecaster(Face):
         given = torch.tensor([[finite("the target", y)]], dtype=torch.float64)
         learner, (rows, target, past, before) = self._begin(x or {}), self._own
         difference = given - past[:, :1]
-        z = self._target.scaled(difference, target).float()
-        if not bool(difference.isnan().any()):
+        if not bool(difference.isnan()):
+            z, seen = self._standardised(difference)
             learner.learn_one(self._inputs(x or {}, before), z)
-            target, before = self._target.seen(difference, target), z
+            target, before = seen, z
         self._own = (rows + 1, target, torch.cat([past[:, 1:], given], 1), before)
 
     def forecast(self, horizon: int, xs: Sequence[Features] | None = None) -> list[float]:
