@@ -1,10 +1,11 @@
 """Learning from a stream: how long a row takes, and how far off predictions are: `python -m bench.online [--json]`.
 
-Speed: predict and learn one row of 16 numbers with 64 units, one process, one thread; beside it deep-river's LSTM of
-the same size, which reads a window again at each row; and learning over a forward pass of the same model, 32 rows.
+Speed: predict and learn one row of 16 numbers with 64 units, one process, one thread, by a Learner of tensors and by a
+Regressor of dicts; beside it deep-river's LSTM of the same size, which reads a window again at each row; and learning
+over a forward pass of the same model, 32 rows: over `model.step`, and over a step of its Stream.
 
 Errors: river's data sets, one pass, each row predicted before it is learned, one set of settings for all of them. Needs
-river (and deep-river for its row): pip install --no-deps river deep-river
+river, and deep-river, whose 0.3.4 takes river below 0.26, for its row: pip install --no-deps river deep-river
 """
 
 import argparse
@@ -22,6 +23,8 @@ from elman.nn.readout import GaussianReadout
 from elman.online import Classifier, Forecaster, Learner, Regressor
 
 UNITS, INPUTS = 64, 16
+DIAGONAL = ("mingru", "indrnn", "minlstm", "lru", "s5")
+OTHERS = (("gru", "snap1"), ("rate", "rflo"), ("gru", "uoro"), ("gru", "tbptt"), ("mingru", "tbptt"))
 SEEDS = 3
 # For all data. Chosen on them with seed 0, of constant rates of 0.003, 0.01 and 0.03, and of 0.01 that falls as here or
 # with the root of time; "unlearned" is what the running means alone do.
@@ -38,10 +41,10 @@ def median_us(run: Callable[[], object], rounds: int = 15, repeats: int = 100) -
     return sorted(times)[len(times) // 2]
 
 
-def speed(cell: str, batch_size: int) -> dict[str, Any]:
+def speed(cell: str, batch_size: int, rule: str = "rtrl") -> dict[str, Any]:
     torch.manual_seed(0)
     model = elman.SequenceModel(torch.nn.Identity(), elman.cell(cell, INPUTS, UNITS), GaussianReadout(UNITS, 1))
-    learner = Learner(model, batch_size=batch_size)
+    learner = Learner(model, rule=rule, batch_size=batch_size)
     x, y = torch.randn(batch_size, INPUTS), torch.randn(batch_size, 1)
     learner.predict_one(x), learner.learn_one(x, y)
     h = model.init_state(batch_size)
@@ -53,15 +56,24 @@ def speed(cell: str, batch_size: int) -> dict[str, Any]:
 
     predict, learn = median_us(lambda: learner.predict_one(x)), median_us(lambda: learner.learn_one(x, y))
     return {
-        "cell": cell, "rows": batch_size, "predict_us": predict, "learn_us": learn, "both_us": predict + learn,
-        "forward_us": median_us(forward), "stream_us": median_us(lambda: stream.step(row)),
+        "cell": cell, "rule": rule, "rows": batch_size, "predict_us": predict, "learn_us": learn,
+        "both_us": predict + learn, "forward_us": median_us(forward), "stream_us": median_us(lambda: stream.step(row)),
     }  # fmt: skip
+
+
+def dicts() -> dict[str, Any]:
+    """The same row as a dict of 16 numbers."""
+    return {"library": "elman", "both_us": both_us(Regressor(size=UNITS), 15, 100)}
 
 
 def deep_river() -> dict[str, Any]:
     from deep_river.regression import LSTMRegressor
 
     model = LSTMRegressor(n_features=INPUTS, hidden_size=UNITS)
+    return {"library": "deep-river", "window": model.window_size, "both_us": both_us(model, 7, 20)}
+
+
+def both_us(model: Any, rounds: int, repeats: int) -> float:
     x = {str(i): float(v) for i, v in enumerate(torch.randn(INPUTS))}
 
     def row() -> None:
@@ -70,7 +82,7 @@ def deep_river() -> dict[str, Any]:
 
     for _ in range(20):
         row()
-    return {"library": "deep-river", "window": getattr(model, "window_size", None), "both_us": median_us(row, 7, 20)}
+    return median_us(row, rounds, repeats)
 
 
 def backtest(rows: list[tuple[Any, float]], model: Forecaster, horizon: int) -> float:
@@ -115,14 +127,18 @@ def errors() -> Iterator[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.online", description=__doc__)
     parser.add_argument("--json", action="store_true", help="rows as JSON")
-    parser.add_argument("--only", choices=("speed", "errors"), help="one of the two")
+    parser.add_argument("--only", choices=("speed", "peer", "errors"), help="one of the three")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     rows: list[dict[str, Any]] = []
-    if options.only != "errors":
-        rows += [speed("mingru", 1), speed("mingru", 32), speed("indrnn", 32), speed("minlstm", 32), deep_river()]
-    if options.only != "speed":
+    if options.only in (None, "speed"):
+        rows += [speed(cell, batch_size) for cell in DIAGONAL for batch_size in (1, 32)]
+        rows += [speed(cell, 1, rule) for cell, rule in OTHERS]
+        rows.append(dicts())
+    if options.only in (None, "peer"):
+        rows.append(deep_river())
+    if options.only in (None, "errors"):
         rows += errors()
     if options.json:
         json.dump(rows, sys.stdout)
