@@ -183,8 +183,8 @@ class _Writer:
             raise Unlisted(name)
         if all(v.array.constant is not None for v in values):
             return self._computed(target, args, kwargs)
-        key = (target, *torch.utils._pytree.tree_map(lambda v: v.key if isinstance(v, Value) else v, (args, kwargs)))
-        key = repr(key)
+        keys = torch.utils._pytree.tree_map(lambda v: v.key if isinstance(v, Value) else v, (args, kwargs))
+        key = repr((target, *keys))
         if key not in self.known:
             self.alive += values
             self.known[key] = self._lowered(name, target, args, kwargs)
@@ -207,8 +207,8 @@ class _Writer:
             return self._seen(target, args, kwargs)
         if name in FILLS:
             like = target(*_metas(args), **{**_metas(kwargs), "device": "meta"})
-            value = FILLS[name] if FILLS[name] is not None else args[-1]
-            return self.constant(torch.full(like.shape, value, dtype=like.dtype))
+            fixed = FILLS[name]
+            return self.constant(torch.full(like.shape, args[-1] if fixed is None else fixed, dtype=like.dtype))
         if name not in OPERATIONS:
             raise Unlisted(name)
         try:
@@ -468,7 +468,12 @@ def _is_all(x: Any, number: int | None) -> bool:
     if not isinstance(x, Value):
         return not isinstance(x, bool) and bool(x == number)
     constant = x.array.constant
-    return constant is not None and constant.dtype != torch.bool and bool((constant == number).all())
+    return (
+        constant is not None
+        and number is not None
+        and constant.dtype != torch.bool
+        and bool((constant == number).all())
+    )
 
 
 def _outer(x: Value, B: int, M: int, N: int) -> tuple[Value, Value] | None:
