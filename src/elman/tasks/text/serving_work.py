@@ -70,7 +70,8 @@ class TextWork(WritingWork):
         self.written: list[int] = []
         self.text, self.sent, self.reason, self.fresh = "", 0, "length", []
         self.scores: list[Json] = []
-        self.counts: dict[int, int] = {}
+        self.places: dict[int, int] = {}  # in `counts`, of each symbol that was written
+        self.counts = np.zeros(4, np.int64), np.zeros(4)  # symbols, and how often each was written
 
     fresh: list[dict[str, Json]]
     bias = np.zeros(0, np.int64), np.zeros(0)  # symbols, and what is added to the logits of each
@@ -138,7 +139,8 @@ class TextWork(WritingWork):
         self._note(symbol)
         self.written.append(symbol)
         self.drawn += 1
-        self.counts[symbol] = self.counts.get(symbol, 0) + 1
+        if self.adjusts:
+            self._count(symbol)
         self.text += self.row.push(symbol)
         self.done = self.row.done or len(self.written) >= self.most
         self.reason = self.row.reason
@@ -159,12 +161,21 @@ class TextWork(WritingWork):
         self.token, self.taken = symbol, self.taken + 1
         self.seen[symbol] = True
 
+    def _count(self, symbol: int) -> None:
+        """In arrays: of a long text, penalties would take as long as the network."""
+        place = self.places.setdefault(symbol, len(self.places))
+        if place == len(self.counts[0]):
+            symbols, times = (np.concatenate([part, np.zeros_like(part)]) for part in self.counts)
+            self.counts = symbols, times
+        self.counts[0][place] = symbol
+        self.counts[1][place] += 1
+
     def adjust(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
         """Logits (V,) with biases and penalties."""
         assert self.settings is not None
         np.add.at(logits, *self.bias)
-        for symbol, count in self.counts.items():
-            logits[symbol] -= self.settings.presence + self.settings.frequency * count
+        symbols, times = (part[: len(self.places)] for part in self.counts)
+        logits[symbols] -= self.settings.presence + self.settings.frequency * times
         return logits
 
     @property
