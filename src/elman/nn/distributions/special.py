@@ -83,12 +83,15 @@ def _t_distance(df: Array, distance: float) -> Array:
     z = -float(torch.special.ndtri(torch.tensor(level, dtype=torch.float64)))
     # Cornish and Fisher: of a million degrees of freedom it leaves less than a rounding.
     terms = (z, (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
-    near = np.maximum(df, LARGE)
-    normal = terms[0] + terms[1] / near + terms[2] / near**2 + terms[3] / near**3
+
+    def series(df: Array, length: int) -> Array:
+        return sum((term / df**k for k, term in enumerate(terms[1:length], 1)), np.full(df.shape, terms[0]))
+
     few = np.minimum(df, LARGE)
+    guess = np.where(few < 2, series(few, 2), series(np.maximum(few, 2), 4))
     with np.errstate(over="ignore"):  # infinite: of few degrees of freedom it is beyond 1e308
-        exact = np.exp(0.5 * (np.log(few) + _t_log_odds(few / 2, distance, z)))
-    return np.where(df > LARGE, normal, exact)
+        exact = np.exp(0.5 * (np.log(few) + _t_log_odds(few / 2, distance, guess)))
+    return np.where(df > LARGE, series(np.maximum(df, LARGE), 4), exact)
 
 
 def _digits(x: Array) -> Array:
@@ -98,8 +101,8 @@ def _digits(x: Array) -> Array:
     return rounded
 
 
-def _t_log_odds(a: Array, distance: float, z: float) -> Array:
-    """u = log(t^2 / df) of that t, a = df / 2; z is the normal distribution's.
+def _t_log_odds(a: Array, distance: float, guess: Array) -> Array:
+    """u = log(t^2 / df) of that t, a = df / 2, from a guess of t on.
 
     By Halley's steps on the logarithm of the smaller of P(|T| > t) and P(|T| < t), each inside what is left; where one
     would leave that, half of it is cut off. In u nothing is ever too small or too large for a number, and the
@@ -107,7 +110,7 @@ def _t_log_odds(a: Array, distance: float, z: float) -> Array:
     """
     outer, goal = distance < 0, math.log(abs(distance))
     b, log_beta = np.full(a.shape, 0.5), _log_beta(a, np.full(a.shape, 0.5))
-    u = 2 * np.log(z + (z**3 + z) / (8 * a)) - np.log(2 * a)
+    u = 2 * np.log(guess) - np.log(2 * a)
     low, high = np.full(a.shape, -1e5), np.full(a.shape, 1e7)
     going = np.ones(a.shape, bool)  # a number that is found stays: it does not depend on the others
     for _ in range(200):
