@@ -273,7 +273,7 @@ bool choose(const Run& run, const Instruction& i) {
   const T* x = run.at<const T>(i.operands[1]);
   const int64_t* places = run.at<const int64_t>(i.operands[2]);
   const bool shared = i.code == Code::take;  // by all rows and columns
-  if (i.code == Code::scatter) std::memset(y, 0, size_t(rows * n * columns) * sizeof(T));
+  if (i.code == Code::scatter) std::fill_n(y, rows * n * columns, T{});
   for (int64_t row = 0; row < rows; ++row)
     for (int64_t j = 0; j < m; ++j)
       for (int64_t c = 0; c < columns; ++c) {
@@ -308,7 +308,7 @@ struct Trace {
 
   // Threads have entries of the weight, all rows of them: the sum runs in the order of the rows whatever the threads.
   void run(int threads) const {
-    std::memset(gradient, 0, size_t(R * W) * sizeof(Real));
+    std::fill_n(gradient, R * W, Real(0));
     const int64_t work = B * C * C * R * W;
     parallel(threads_for(work, WorthAThread::elements, threads), R, [&](int64_t first, int64_t end) {
       for (int64_t b = 0; b < B; ++b)
@@ -322,7 +322,7 @@ struct Trace {
     const int64_t at = (b * C + c) * R;
     for (int64_t r = first; r < end; ++r) {
       const Real l = right ? immediate[at + r] : Real(0), s = share[at + r];
-      const Real *whole = immediate + (at + r) * W, *times = right + b * W, *J = factors + at * C + r;
+      const Real *whole = immediate + (at + r) * W, *times = right ? right + b * W : nullptr, *J = factors + at * C + r;
       const Real *before = e + (b * C * R + r) * W, *own = e + (at + r) * W;
       Real *to = after + (at + r) * W, *g = gradient + r * W;
       spans(0, W, [&](auto v, int64_t w) {

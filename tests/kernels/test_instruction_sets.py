@@ -15,6 +15,7 @@ TESTS = {
     HERE / "test_scan.py": "test_loop or test_bits or test_nothing_leaks",
     HERE / "test_norm.py": "oracle or any_number or bits or ordinary",
     HERE / "test_selective.py": "test_loop or test_bits or test_nothing_leaks or test_decays or test_what_is_not",
+    HERE / "test_tape.py": "functions or sums or trace_step",
     HERE.parent / "test_bits.py": "batch_chunks",
     Path(__file__): "the_one_that_was_asked_for",
 }

@@ -104,6 +104,8 @@ def problems() -> Iterator[tuple[str, Problem]]:
     # The upper halves of the words, which a double holds exactly.
     yield "philox", lambda dtype: ((kernels.philox(DRAWS, 5) >> 32).double(),)
     yield "student_t", lambda dtype: (kernels.student_t(DRAWS, torch.tensor([[2.5, 7.0], [3.0, 1e3]]).double()),)
+    traces = random((B, 2, C, 3), (B, 2, 2, C), (B, 2, C), (B, 2, C, 3))
+    yield "trace_step", lambda dtype: kernels.trace_step(*(part.to(dtype) for part in traces))
     for name, (cell, options) in GATED.items():
         yield f"gated, {name}", _network(partial(CELLS[cell], C, 6, **options), _scan, random((B, T, C)))
     yield "gated_pair, gru and lstm", _network(_both_directions, _scan, random((B, T, C)))
