@@ -46,8 +46,8 @@ def test_every_cell_that_claims_them(key: tuple[str, int]) -> None:
 
 
 def test_a_trace_that_decays_too_fast_breaks_the_first_law(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = influence._Trace.after
-    monkeypatch.setattr(influence._Trace, "after", lambda self, J, i, E: right(self, J, i, 0.9 * E))
+    right = influence._Trace.advance
+    monkeypatch.setattr(influence._Trace, "advance", lambda self, g, J, i, E: right(self, g, J, i, 0.9 * E))
     assert online.check(elman.cell("mingru", 3, 4).double(), "O1") > 1e-3
 
 
