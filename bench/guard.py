@@ -1,8 +1,8 @@
 """Is anything slower than it was? `python -m bench.guard` (`make bench-guard`): a few rows of each family.
 
 Each row is a ratio to a peer in the same run, measured as bench.kernels measures; the peers are Torch and hmmlearn,
-which the tests need too. All rows are measured in several passes, each with new processes: a row's ratio is the mean
-over the passes of the ratio of both sides' best rounds, and its standard error is taken between the passes. (Medians of
+which the tests need too. All rows are measured in several passes, each with new processes: a row's ratio is the median
+over the passes of the ratio of both sides' best rounds, and its standard error is that of this median. (Medians of
 rounds within one pair of processes came out up to 30 % apart in rows on two threads: where another process runs for
 some milliseconds, our teams of threads work on one thread for a while, which the peers' do not. Best rounds do not meet
 it.) bench/guard.json holds the ratios of each instruction set and
@@ -33,6 +33,7 @@ TABLE = Path(__file__).with_name("guard.json")
 PASSES, ROUNDS = 4, 4
 ERRORS = 3.0  # standard errors of a difference that are hardly an accident
 LEAST = 0.03  # a fall that is worth a look; of four passes the standard error is itself uncertain
+MEDIAN = math.sqrt(math.pi / 2)  # its standard error over that of the mean
 LINE = "{:56} {:>8} {:>8} {:>8} {:>8} {:>7} {}"
 # What has no peer in Torch is held against a product, which tells how fast the machine is.
 PRODUCT: Case = {"family": "product", "mode": "forward", "M": 8192, "K": 256, "N": 768}
@@ -102,8 +103,8 @@ def over_passes(found: Sequence[Result]) -> Measured:
     """A row as several passes have it."""
     ratios = [r["best"] for r in found]
     return {
-        "ratio": round(statistics.mean(ratios), 3),
-        "error": statistics.stdev(ratios) / math.sqrt(len(ratios)),
+        "ratio": round(statistics.median(ratios), 3),
+        "error": MEDIAN * statistics.stdev(ratios) / math.sqrt(len(ratios)),
         "passes": ratios,
         "faults": statistics.median(r["faults"] for r in found),
         "quiet": all(r["quiet"] for r in found),
