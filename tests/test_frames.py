@@ -75,6 +75,8 @@ def test_a_classifier(frame, tmp_path):
         tasks.respond(ours, "evaluate", data=rows), tasks.respond(theirs, "evaluate", data=tmp_path / "a.csv"),
     ]  # fmt: skip
     assert next(predicted) == next(predicted) and scored[0] == scored[1]
+    with pytest.raises(InputError, match=r'DataFrame was given.*respond\(classifier, "evaluate", data=\.\.\.\)'):
+        ours.evaluate(rows)
 
 
 @every_kind

@@ -209,6 +209,11 @@ class Classifier(Predictor[SequenceModel]):
 
     def evaluate(self, examples: Examples, batch_size: int = EACH) -> Scores:
         """How good the answers are."""
+        if not isinstance(examples, Examples):
+            raise InputError(
+                f"evaluate reads Examples, as examples(rows) makes them; a {type(examples).__name__} was given. Files, "
+                'frames and pairs: elman.tasks.respond(classifier, "evaluate", data=...)'
+            )
         outputs, y, names = self.outputs(examples.x, batch_size), examples.y, self.labels.names
         if self.labels.kind == "class":
             return metrics.of_classes(outputs, y, names)
