@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 PARTS = {"train": 90_000, "valid": 1_000, "test": 10_000}
-OPERATORS = {
+OPERATORS: dict[str, Callable[[list[int]], int]] = {
     "[MIN": min,
     "[MAX": max,
     "[MED": lambda values: (sorted(values)[(len(values) - 1) // 2] + sorted(values)[len(values) // 2]) // 2,
@@ -30,7 +31,8 @@ NESTED, DEPTH, MOST = 0.25, 20, 5
 def expression(draw: random.Random, depth: int = 1) -> tuple[str, int]:
     """An expression as a tree in brackets, whose inner labels are "_", and its value."""
     name = draw.choice([*OPERATORS])
-    written, values = f"(_ {name})", []
+    written = f"(_ {name})"
+    values: list[int] = []
     for _ in range(draw.randint(2, MOST)):
         if depth < DEPTH and draw.random() < NESTED:
             argument, value = expression(draw, depth + 1)
@@ -43,7 +45,8 @@ def expression(draw: random.Random, depth: int = 1) -> tuple[str, int]:
 
 def trees(seed: int, count: int) -> list[str]:
     """So many different ones, the value as the label of the root."""
-    draw, made = random.Random(seed), {}
+    draw = random.Random(seed)
+    made: dict[str, int] = {}
     while len(made) < count:
         written, value = expression(draw)
         made[written] = value
