@@ -46,6 +46,38 @@ template <class Real>
 using SoftmaxBack = void(const SoftmaxInputs<Real>& in, const SoftmaxArriving<Real>& arriving, const SoftmaxGradients<Real>& to,
                          int threads);
 
+// log p(x) of N numbers under Student's t (densities.cpp), and its gradients with respect to df, mean and scale, which may be null,
+// all three of them. That with respect to x is - gmean.
+template <class Real>
+struct StudentTInputs {
+  int64_t N;
+  const Real *x, *df, *mean, *scale;
+  ELMAN_FIELDS(N, x, df, mean, scale)
+};
+template <class Real>
+struct StudentTOutputs {
+  Real *log_prob, *gdf, *gmean, *gscale;
+  ELMAN_FIELDS(log_prob, gdf, gmean, gscale)
+};
+template <class Real>
+using StudentTLogProb = void(const StudentTInputs<Real>& in, const StudentTOutputs<Real>& out, int threads);
+
+// The same of N counts under the negative binomial of mean log(1 + e^logits).
+template <class Real>
+struct NegativeBinomialInputs {
+  int64_t N;
+  const Real *x, *logits, *shape;
+  ELMAN_FIELDS(N, x, logits, shape)
+};
+template <class Real>
+struct NegativeBinomialOutputs {
+  Real *log_prob, *glogits, *gshape;
+  ELMAN_FIELDS(log_prob, glogits, gshape)
+};
+template <class Real>
+using NegativeBinomialLogProb = void(const NegativeBinomialInputs<Real>& in, const NegativeBinomialOutputs<Real>& out,
+                                     int threads);
+
 // y = f(x), n elements.
 template <class Real>
 using Elementwise = void(int64_t n, const Real* x, Real* y, int threads);
@@ -223,6 +255,8 @@ using NormBack = void(const NormInputs<Real>& in, const NormArriving<Real>& arri
   kernel(Linear, linear)                         \
   kernel(Softmax, softmax_log_prob)              \
   kernel(SoftmaxBack, softmax_log_prob_back)     \
+  kernel(StudentTLogProb, student_t_log_prob)    \
+  kernel(NegativeBinomialLogProb, negative_binomial_log_prob) \
   kernel(Gated, gated)                           \
   kernel(GatedBack, gated_back)                  \
   kernel(GatedPair, gated_pair)                  \

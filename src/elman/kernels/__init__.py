@@ -39,10 +39,10 @@ __all__ = [
     "NewtonReport", "Step", "active", "attend", "attended", "available", "bank_scan", "best_path", "calls", "choose",
     "convolution", "cos", "digest", "dropout", "exp", "gated", "gated_pair", "gathered", "hmm_expected", "hmm_filter",
     "hmm_gaussian", "hmm_log_prob", "hmm_posterior", "isa", "isas", "json_rows", "l2_norm", "layer_norm", "linear",
-    "linear_scan", "log", "loop", "matrix_scan", "max_scan", "newton_scan", "parallel_bptt", "philox", "program",
-    "record", "release_memory", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "sin", "softmax_log_prob",
-    "softmax_log_prob_sum", "softplus", "sqrt", "student_t", "tanh", "trace_step", "use", "viterbi", "why_not_native",
-    "windows",
+    "linear_scan", "log", "loop", "matrix_scan", "max_scan", "negative_binomial_log_prob", "newton_scan",
+    "parallel_bptt", "philox", "program", "record", "release_memory", "reverse", "rms_norm", "selective_scan",
+    "sigmoid", "silu", "sin", "softmax_log_prob", "softmax_log_prob_sum", "softplus", "sqrt", "student_t",
+    "student_t_log_prob", "tanh", "trace_step", "use", "viterbi", "why_not_native", "windows",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -259,6 +259,28 @@ def _softmax_arguments(
     dtype = torch.promote_types(h.dtype, weight.dtype)
     flat = h.reshape(-1, h.shape[-1]).to(dtype)
     return flat, symbols.reshape(-1), weight.to(dtype), None if bias is None else bias.to(dtype)
+
+
+def student_t_log_prob(x: Tensor, df: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    """log p(x) under Student's t, number by number: each has its own parameters, or shares them by broadcasting.
+
+    >>> one = torch.ones(1)
+    >>> round(student_t_log_prob(0 * one, one, 0 * one, one).exp().item(), 4)  # Cauchy's: 1 / pi
+    0.3183
+    """
+    given = torch.broadcast_tensors(*_promote(x, df, mean, scale))
+    return _table_for(*given).student_t_log_prob(*given)
+
+
+def negative_binomial_log_prob(x: Tensor, logits: Tensor, shape: Tensor) -> Tensor:
+    """The same of counts under the negative binomial of mean softplus(logits).
+
+    >>> zero = torch.zeros(1)
+    >>> round(negative_binomial_log_prob(zero, zero, zero + 1).exp().item(), 4)  # 1 / (1 + log 2)
+    0.5906
+    """
+    given = torch.broadcast_tensors(*_promote(x, logits, shape))
+    return _table_for(*given).negative_binomial_log_prob(*given)
 
 
 def sigmoid(x: Tensor) -> Tensor:

@@ -140,6 +140,11 @@ def _maps() -> Iterator[Case]:
     }
     for name, function in softmaxes.items():
         yield Case(name, partial(_with_symbols, function), random((B, T, C), (3, C), (3,)))
+    yield Case(
+        "student_t_log_prob", lambda x, d, m, s: kernels.student_t_log_prob(x, d.exp(), m, s.exp()),
+        random(*[(B, T)] * 4),
+    )  # fmt: skip
+    yield Case("negative_binomial_log_prob", _of_counts, random((B, T), (B, T)))
     for name in ("sigmoid", "tanh", "softplus", "silu", "exp", "sin", "cos"):
         yield Case(name, getattr(kernels, name), random((B, T, C)))
     yield Case("log", kernels.log, [x.sigmoid() for x in random((B, T, C))])
@@ -155,6 +160,10 @@ def _maps() -> Iterator[Case]:
 
 def _with_symbols(function: Callable[..., Tensor], h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return function(h, weight, bias, torch.arange(B * T).reshape(B, T) % len(weight))
+
+
+def _of_counts(logits: Tensor, shape: Tensor) -> Tensor:
+    return kernels.negative_binomial_log_prob(torch.arange(B * T).reshape(B, T), logits, shape.exp())
 
 
 def _scans() -> Iterator[Case]:

@@ -4,6 +4,7 @@ from elman._native import isa, isas
 from elman.kernels.native.attention import attend, attended
 from elman.kernels.native.attention import fits as attended_fits
 from elman.kernels.native.channels import bank_scan, convolution, selective_scan
+from elman.kernels.native.densities import negative_binomial_log_prob, student_t_log_prob
 from elman.kernels.native.draws import choose, digest, philox, student_t
 from elman.kernels.native.elementwise import cos, exp, log, sigmoid, silu, sin, softplus, tanh
 from elman.kernels.native.gated import gated
@@ -25,7 +26,7 @@ __all__ = [
     "HmmGaussian", "Program", "attend", "attended", "attended_fits", "bank_scan", "best_path", "calls", "choose",
     "convolution", "cos", "digest", "exp", "gated", "gated_pair", "gathered", "hmm_expected", "hmm_filter",
     "hmm_log_prob", "hmm_posterior", "isa", "isas", "json_rows", "l2_norm", "layer_norm", "linear", "linear_scan",
-    "log", "lower", "matrix_scan", "max_scan", "philox", "release_memory", "reverse", "rms_norm", "selective_scan",
-    "sigmoid", "silu", "sin", "softmax_log_prob", "softmax_log_prob_sum", "softplus", "student_t", "tanh",
-    "trace_step",
+    "log", "lower", "matrix_scan", "max_scan", "negative_binomial_log_prob", "philox", "release_memory", "reverse",
+    "rms_norm", "selective_scan", "sigmoid", "silu", "sin", "softmax_log_prob", "softmax_log_prob_sum", "softplus",
+    "student_t", "student_t_log_prob", "tanh", "trace_step",
 ]  # fmt: skip

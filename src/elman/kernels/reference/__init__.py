@@ -5,6 +5,7 @@ through a product: an infinity before a reset or in the padding would come throu
 """
 
 from elman.kernels.reference.choice import Choice, choose
+from elman.kernels.reference.densities import negative_binomial_log_prob, student_t_log_prob
 from elman.kernels.reference.elementwise import (
     cos,
     exp,
@@ -34,7 +35,7 @@ __all__ = [
     "AttendedLoop", "Choice", "Context", "GatedLoop", "GatedOptions", "Gather", "Step", "attend", "bank_scan",
     "best_path", "choose", "convolution", "cos", "exp", "gated", "gathered", "hmm_expected", "hmm_filter",
     "hmm_log_prob", "hmm_posterior", "json_rows", "l2_norm", "layer_norm", "linear", "linear_scan", "log",
-    "log_sum_exp", "loop", "matrix_scan", "max_scan", "philox", "reverse", "rms_norm", "selective_scan", "sigmoid",
-    "silu", "sin", "softmax_log_prob", "softmax_log_prob_back", "softmax_log_prob_sum", "softplus", "student_t",
-    "tanh", "trace_step",
+    "log_sum_exp", "loop", "matrix_scan", "max_scan", "negative_binomial_log_prob", "philox", "reverse", "rms_norm",
+    "selective_scan", "sigmoid", "silu", "sin", "softmax_log_prob", "softmax_log_prob_back", "softmax_log_prob_sum",
+    "softplus", "student_t", "student_t_log_prob", "tanh", "trace_step",
 ]  # fmt: skip

@@ -1,5 +1,4 @@
-"""Distributions over real numbers. The density of Student's t is computed in float64: its logarithms of gamma functions
-cancel in all but a few digits."""
+"""Distributions over real numbers."""
 
 from __future__ import annotations
 
@@ -10,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from elman import random
+from elman import kernels, random
 from elman.nn.distributions.distribution import Numeric, checked_levels, one_event_per_row
-from elman.nn.distributions.special import log_rising, student_t_quantile
+from elman.nn.distributions.special import student_t_quantile
 
 
 @dataclass(frozen=True)
@@ -75,13 +74,8 @@ class StudentT(Numeric):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density (...) at value (..., D)."""
-        df, mean, scale = self.df.double(), self.mean.double(), self.scale.double()
-        t = (value - mean) / scale
-        constant = log_rising(df / 2, torch.full_like(df, 0.5)) - 0.5 * torch.log(df * math.pi) - scale.log()
-        far = t.abs() > 1e100  # where 1 + t^2 / df is t^2 / df to the last digit, and t^2 may be infinite
-        near, size = torch.where(far, 0.0, t), torch.where(far, t.abs(), 1.0)
-        more = torch.where(far, 2 * size.log() - df.log(), torch.log1p(near * near / df))
-        return (constant - (df + 1) / 2 * more).sum(-1).to(self.mean.dtype)
+        terms = kernels.student_t_log_prob(value, self.df, self.mean, self.scale)
+        return terms.sum(-1).to(self.mean.dtype)
 
     def sample(self, draws: Tensor) -> Tensor:
         """Numbers (B, D)."""

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from elman import random
+from elman import kernels, random
 from elman.kernels import softplus
+from elman.kernels.reference.densities import log_softplus
 from elman.nn.distributions.distribution import Numeric, checked_levels, one_event_per_row
-from elman.nn.distributions.special import log_rising, negative_binomial_cdf, smallest_count
+from elman.nn.distributions.special import negative_binomial_cdf, smallest_count
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Poisson(Numeric):
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-probability (...) of the counts value (..., D)."""
         n, logits = value.double(), self.logits.double()
-        return (n * _log_softplus(logits) - softplus(logits) - torch.lgamma(n + 1)).sum(-1).to(self.logits.dtype)
+        return (n * log_softplus(logits) - softplus(logits) - torch.lgamma(n + 1)).sum(-1).to(self.logits.dtype)
 
     def sample(self, draws: Tensor) -> Tensor:
         """Counts (B, D), as floating-point numbers."""
@@ -74,11 +75,8 @@ class NegativeBinomial(Numeric):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-probability (...) of the counts value (..., D)."""
-        n, logits, r = value.double(), self.logits.double(), self.shape.double()
-        more = torch.log1p(softplus(logits) / r)  # log((r + m) / r)
-        ways = log_rising(r, n) - torch.lgamma(n + 1)
-        each = ways - r * more + n * (_log_softplus(logits) - r.log() - more)
-        return each.sum(-1).to(self.logits.dtype)
+        terms = kernels.negative_binomial_log_prob(value, self.logits, self.shape)
+        return terms.sum(-1).to(self.logits.dtype)
 
     def sample(self, draws: Tensor) -> Tensor:
         """Counts (B, D), as floating-point numbers."""
@@ -99,12 +97,6 @@ class NegativeBinomial(Numeric):
 
     def rescaled(self, shift: Tensor, scale: Tensor) -> NegativeBinomial:
         return NegativeBinomial(_inverse_softplus(scale * self.mean), self.shape)
-
-
-def _log_softplus(x: Tensor) -> Tensor:
-    """log(log(1 + exp(x))), x in float64. Below -37 it is x to the last digit, where exp(x) would end in log 0."""
-    low = x < -37
-    return torch.where(low, x, softplus(torch.where(low, 0.0, x)).log())
 
 
 def _inverse_softplus(m: Tensor) -> Tensor:

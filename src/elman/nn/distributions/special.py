@@ -15,25 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from elman.kernels.reference.densities import log_rising
+
 Array = NDArray[np.float64]
 
 LARGE = 1e6  # degrees of freedom from which Student's t is a correction of the normal distribution
-
-
-def log_rising(z: Tensor, by: Tensor) -> Tensor:
-    """log G(z + by) - log G(z), float64. Of a large z by Stirling's series, in which what is large cancels beforehand:
-    at 1e12 the difference of two logarithms has no digit left.
-
-    >>> z, half = torch.tensor([1e12, 0.5], dtype=torch.float64)
-    >>> abs(log_rising(z, half).item() - 6 * math.log(10)) < 1e-12
-    True
-    """
-    large = (z > 1e3) & (z + by > 1e3)
-    small, some = torch.where(large, 1.0, z), torch.where(large, 0.0, by)
-    z, by = torch.where(large, z, 2e3), torch.where(large, by, 0.0)
-    main = (z + by - 0.5) * torch.log1p(by / z) + by * (z.log() - 1)
-    rest = [(1 / (v * 12)) * (1 - 1 / (30 * v * v)) for v in (z + by, z)]  # the next term is 1 / (1260 v^5)
-    return torch.where(large, main + rest[0] - rest[1], torch.lgamma(small + some) - torch.lgamma(small))
 
 
 def smallest_count(cdf: Callable[[Tensor], Tensor], centre: Tensor, deviation: Tensor, p: Tensor) -> Tensor:
