@@ -19,13 +19,19 @@ from elman.cells import CELLS, cell
 from elman.compose import Dense, Norm, Parallel, Pool, Residual, Stack, stack
 from elman.core import Core
 from elman.export.c.fixture import LANES
+from elman.export.c.module import module_of
 from elman.export.c.source import Module, runtime, text
+from elman.kernels.builder import WEIGHTS
+from elman.model import SequenceModel
+from elman.nn.embed import Embedding
+from elman.nn.readout import Softmax
 
 needs_gcc = [
     pytest.mark.skipif("native" not in kernels.available(), reason="the bits are those of the native kernels"),
     pytest.mark.skipif(shutil.which("gcc") is None, reason="without gcc"),
 ]
 FLAGS = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-ffp-contract=off"]
+V = 23  # symbols of the language model
 POOLS = ("last", "mean")
 
 
@@ -70,6 +76,19 @@ def random_core(name: str, seed: int = 0) -> Core:
     return core
 
 
+def language_model() -> SequenceModel:
+    torch.manual_seed(0)
+    return SequenceModel(Embedding(V, 6), stack("lstm", 6, 11, layers=2), Softmax(11, V)).eval()
+
+
+def everything() -> list[Module]:
+    """Every core that is small, stored as it is and in fewer bits, and a language model that chooses."""
+    names = [name for name in CORES if not name.endswith(" 19")]
+    sources = [*((random_core(name), None) for name in names), (language_model(), None)]
+    sources += [(random_core(name), stored) for name in ("stack", "wide") for stored in WEIGHTS]
+    return [module_of(source, f"m{i}", stored) for i, (source, stored) in enumerate(sources)]
+
+
 def arch() -> list[str]:
     """What makes C compute as the kernels do on this machine."""
     lanes, no_fma = LANES.get(kernels.isa(), (4, int(platform.machine() == "x86_64")))
@@ -81,6 +100,7 @@ def together(modules: list[Module], *more: str) -> str:
     """All of them in one file."""
     functions = set[str]().union(*(module.functions() for module in modules))
     before = ["#include <math.h>", "#include <string.h>", text("preamble.h"), runtime(functions)]
+    before += [m.named(text("choice.c")) for m in modules if m.chooses]  # of one of them, for its helpers have one name
     return "\n".join([*(m.header() for m in modules), *before, *(m.body() for m in modules), *more])
 
 

@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 import ctypes
+import platform
+import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from in_c import CORES, FLAGS, InC, arch, compiled, needs_gcc, random_core, together
+from in_c import CORES, FLAGS, InC, V, arch, compiled, everything, language_model, needs_gcc, random_core, together
 
-import elman
 from elman import random
 from elman import state as states
 from elman.decoding.sample import Sampling
 from elman.export.c.module import module_of
 from elman.export.c.source import Module
-from elman.model import SequenceModel
-from elman.nn.embed import Embedding
-from elman.nn.readout import Softmax
 from elman.stream import Stream
 
 pytestmark = needs_gcc
-V = 23
 SETTINGS = [
     Sampling(), Sampling(temperature=0), Sampling(temperature=0.7, top_k=5), Sampling(top_p=0.8),
     Sampling(temperature=1.5, top_k=9, top_p=0.6, banned=(0, 3)), Sampling(repetition_penalty=1.3, banned=(1,)),
     Sampling(top_k=V, top_p=0.01),
 ]  # fmt: skip
-
-
-def language_model() -> SequenceModel:
-    torch.manual_seed(0)
-    return SequenceModel(Embedding(V, 6), elman.stack("lstm", 6, 11, layers=2), Softmax(11, V)).eval()
 
 
 class Choice(ctypes.Structure):
@@ -135,6 +127,72 @@ def test_a_state_of_python_goes_on_in_c_and_back(tmp_path: Path) -> None:
             assert other.step(given).tobytes() == stream.step(given).tobytes()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_no_compiler_has_a_warning(compiler: str, tmp_path: Path) -> None:
+    """Each file as it is exported; and all of them together, optimised, with and without fused multiply-adds."""
+    if shutil.which(compiler) is None:
+        pytest.skip(f"without {compiler}")
+    modules = everything()
+    for module in modules:
+        (tmp_path / f"{module.name}.h").write_text(module.header())
+        (tmp_path / f"{module.name}.c").write_text(module.source())
+    (tmp_path / "all.c").write_text(together(modules))
+    alone = ["-fsyntax-only", *(tmp_path / f"{module.name}.c" for module in modules)]
+    for what in (
+        alone,
+        *(["-O2", kind, "-S", tmp_path / "all.c", "-o", "/dev/null"] for kind in ("-DNO_FMA=0", "-DNO_FMA=1")),
+    ):
+        ran = subprocess.run([compiler, *FLAGS, *what], capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr[:2000]
+
+
+SUMS = """
+#include <stdio.h>
+static float x[256], y[4096], s[4096];
+static uint32_t hash = 2166136261u;
+static void add_bytes(const void *from, size_t bytes) {
+  size_t i;
+  for (i = 0; i < bytes; ++i) hash = (hash ^ ((const unsigned char *)from)[i]) * 16777619u;
+}
+static uint32_t seed = 1;
+static float number(void) {
+  seed = seed * 1664525u + 1013904223u;
+  return ((float)(seed >> 8) / 16777216.0f - 0.5f) * 6.0f;
+}
+int main(void) {
+  int t, i;
+%s
+  return 0;
+}
+"""
+SUM = """  {n}_reset(s);
+  for (t = 0; t < 30; ++t) {{
+    for (i = 0; i < {input}; ++i) x[i] = number();
+    {n}_step(s, x, y), add_bytes(y, 4 * {output}), add_bytes(s, {n}_state_bytes());
+  }}
+  printf("{n} %08x\\n", (unsigned)hash);"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flag", ["-DLANES=8", "-DLANES=4", "-DNO_FMA=1"])
+def test_another_processor_has_the_same_bits(flag: str, tmp_path: Path) -> None:
+    """An ARM of 64 bits under qemu: outputs and states after every step, of every cell and word."""
+    cross, qemu = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64")
+    if cross is None or qemu is None or platform.machine() != "x86_64":
+        pytest.skip("without a compiler for aarch64 and qemu-user on x86-64")
+    modules = [module for module in everything() if not module.program.symbols]
+    sums = [SUM.format(n=m.name, input=m.program.given, output=m.y.width) for m in modules]
+    (tmp_path / "sums.c").write_text(together(modules, SUMS % "\n".join(sums)))
+    found = []
+    for run, compiler, more in ([], "gcc", ["-mfma", "-mavx2"]), ([qemu], cross, ["-static"]):
+        program = tmp_path / f"sums-{Path(compiler).name}"
+        command = [compiler, *FLAGS, "-O2", flag, *more, tmp_path / "sums.c", "-o", program, "-lm"]
+        subprocess.run(command, check=True)
+        found.append(subprocess.run([*run, program], capture_output=True, text=True, check=True).stdout.splitlines())
+    assert len(found[0]) == len(modules) and found[0] == found[1]
+
+
 MAIN = """
 #include <stdio.h>
 #include <stdlib.h>
@@ -156,6 +214,13 @@ int main(void) {
   return 0;
 }
 """
+CHOICE = """    {{ static unsigned char seen[{n}_OUTPUT]; static double room[{n}_CHOICE_ROOM]; static int32_t banned[3];
+      float *s = malloc({m}_state_bytes() + 1); {m}_choice how; int32_t symbol;
+      fill(s, {m}_state_bytes(), round % 3); fill(&how, sizeof how, round % 4); fill(banned, sizeof banned, 0);
+      fill(y, sizeof y, round % 5); memcpy(&symbol, y, sizeof symbol);
+      how.banned = banned, how.banned_count = round % 4, {m}_step(s, symbol, y), {m}_step(s, round % 23, y);
+      symbol = {m}_choose(&how, y, seen, {m}_uniform(symbol, round), room); free(s);
+      if (symbol < 0 || symbol >= {n}_OUTPUT) return 1; }}"""
 CALL = """    {{ void *s = malloc({n}_state_bytes() + 1);
       fill(x, sizeof x, round % 4); {n}_reset(s); {n}_step(s, x, y);
       fill(s, {n}_state_bytes(), round % 3); {n}_step(s, x, y); {n}_step(s, x, y); free(s); }}"""
@@ -163,9 +228,11 @@ CALL = """    {{ void *s = malloc({n}_state_bytes() + 1);
 
 def test_no_state_makes_it_do_what_is_undefined(tmp_path: Path) -> None:
     """Random bytes, NaN and infinities as inputs and states, under the sanitizers of addresses and of the language."""
-    names = [name for name in CORES if not name.endswith(" 19")]
-    modules = [module_of(random_core(name), f"m{i}") for i, name in enumerate(names)]
-    calls = "\n".join(CALL.format(n=module.name) for module in modules)
+    modules = everything()
+    calls = "\n".join(
+        CHOICE.format(m=module.name, n=module.name.upper()) if module.chooses else CALL.format(n=module.name)
+        for module in modules
+    )
     (tmp_path / "fuzz.c").write_text(together(modules, MAIN % calls))
     sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g1"]
     command = ["gcc", *FLAGS, *arch(), *sanitizers, tmp_path / "fuzz.c", "-o", tmp_path / "fuzz", "-lm"]
