@@ -240,7 +240,7 @@ class LoopBack {
     Real *g = work.g.get() + at * s_.ldg, *q = work.q.get() + at * P, *dh = dh_.get() + mine, *dc = dc_.get() + mine;
     Backward<Real> b = cell();
     const Real* save = saved(t, rank, part);
-    if (t > 0 && fetches_) fetch(t - 1, rank);
+    const Ahead ahead = t > 1 && fetches_ ? saved_ahead(t - 2, rank) : Ahead{};
     const Real* inner = gain_c_ ? work.inner.get() : nullptr;
     if constexpr (Cell::has_c)
       if (gain_c_) {
@@ -252,6 +252,7 @@ class LoopBack {
       }
     for (int64_t j = part.left * 2; j < blocks; ++j) {
       const int64_t n = j * L, units = H - n, panel = j / 2 * rows * P + j % 2 * L;
+      fetch(ahead, n);
       b.save = save + n;
       b.extra = load<Vec<Real>>(extra + n);
       b.peephole = peephole_ ? peephole_.get() + n : nullptr;
@@ -305,15 +306,22 @@ class LoopBack {
     }
   }
 
-  // What the step before has saved of this row, into the second-level cache: memory is read backwards, which processors do not
-  // expect. Where the weights alone fill that cache at every step, it would not stay there.
-  void fetch(int64_t t, int64_t rank) const {
-    if (arriving_.halves) fetch(arriving_.halves + row_of_saved(t, rank));
-    else fetch(arriving_.saved + row_of_saved(t, rank));
+  // What a step has saved of this row, on its way into the second-level cache: memory is read backwards, which processors do not
+  // expect. Two steps ahead, a line of each value at a time: all lines of a row at once would fill the queue of a core's misses,
+  // and the loads of this step wait behind them. Where the weights alone fill that cache at every step, it would not stay there.
+  struct Ahead {
+    const char* row = nullptr;
+    int64_t size = 0;  // of a number
+  };
+  Ahead saved_ahead(int64_t t, int64_t rank) const {
+    const int64_t at = row_of_saved(t, rank);
+    if (arriving_.halves) return {reinterpret_cast<const char*>(arriving_.halves + at), sizeof(uint16_t)};
+    return {reinterpret_cast<const char*>(arriving_.saved + at), sizeof(Real)};
   }
-  template <class Number>
-  void fetch(const Number* save) const {
-    for (int64_t n = 0; n < s_.layout.saved_row; n += cache_line / sizeof(Number)) __builtin_prefetch(save + n, 0, 2);
+  // From number n on, if a line begins there.
+  ELMAN_INLINE void fetch(const Ahead& ahead, int64_t n) const {
+    if (!ahead.row || n * ahead.size % cache_line != 0) return;
+    for (int64_t at = n; at < s_.layout.saved_row; at += s_.layout.units) __builtin_prefetch(ahead.row + at * ahead.size, 0, 2);
   }
 
   int64_t row_of_saved(int64_t t, int64_t rank) const { return (s_.order.begin[t] + rank) * s_.layout.saved_row; }

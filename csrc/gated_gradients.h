@@ -137,6 +137,7 @@ class Gradients {
     chunk.each(s_.order, [&, left = left, right = right](int64_t rank, int64_t t) {
       const int64_t row = s_.order.row[rank], at = chunk.at(t, rank);
       const int64_t time = s_.order.time(rank, t);
+      if (rank + 1 < part.end && t < s_.order.length[rank + 1]) fetch(rank + 1, t);
       const Real* h = s_.order.begins(rank, t) ? s_.zeros.get()
                       : t > 0                  ? arriving_.y + s_.order.place(rank, t - 1) * arriving_.ldy
                                                : s_.in.h0 + row * s_.R;
@@ -146,6 +147,18 @@ class Gradients {
       if (to_.gU && (s_.division.by_rows || rank % threads == thread))
         scatter(s_.in.x.data + row * s_.in.x.row + time * s_.in.x.time, 0, s_.D, work.x.get(), at, work.rows);
     });
+  }
+
+  // A step that comes soon, that of the next rank: of each rank there are too few for processors to see where the next one lies.
+  void fetch(int64_t rank, int64_t t) const {
+    const int64_t row = s_.order.row[rank], time = s_.order.time(rank, t);
+    constexpr int64_t line = cache_line / sizeof(Real);
+    const auto all = [](const Real* from, int64_t count) {
+      for (int64_t n = 0; n < count; n += line) __builtin_prefetch(from + n);
+    };
+    all(arriving_.y + s_.order.place(rank, t) * arriving_.ldy, s_.R);
+    all(arriving_.gy.data + row * arriving_.gy.row + time * arriving_.gy.time, s_.R);
+    if (to_.gU) all(s_.in.x.data + row * s_.in.x.row + time * s_.in.x.time, s_.D);
   }
 
   // Columns [left, right) of one row into panels
