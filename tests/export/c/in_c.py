@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from elman import kernels
 from elman.cells import CELLS, cell
@@ -33,21 +33,6 @@ needs_gcc = [
 FLAGS = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-ffp-contract=off"]
 V = 23  # symbols of the language model
 POOLS = ("last", "mean")
-
-
-class Angles(Core):
-    """Sines and cosines of small, large and very large angles."""
-
-    def __init__(self) -> None:
-        super().__init__(19, 57)
-
-    def init_state(self, batch_size: int) -> tuple[()]:
-        return ()
-
-    def step(self, x: Tensor, state: tuple[()]) -> tuple[Tensor, tuple[()]]:
-        return torch.cat([kernels.sin(x * by) - kernels.cos(x * -by) for by in (1.0, 1e5, 1e30)], -1), state
-
-
 CORES: dict[str, Callable[[], Core]] = {
     **{
         f"{name} {options} {size}": lambda name=name, options=options, size=size: cell(name, size, size, **options)
@@ -62,7 +47,6 @@ CORES: dict[str, Callable[[], Core]] = {
     "parallel": lambda: Parallel(cell("gru", 5, 3), Stack(Norm(5), Dense(5, 5, activation="silu"))),
     "residual": lambda: Residual(Stack(cell("mgu", 5, 7), Dense(7, 5, activation="softplus"))),
     "wide": lambda: cell("gru", 70, 45),
-    "angles": Angles,
     **{f"pool {kind}": lambda kind=kind: Stack(cell("gru", 3, 5), Pool(kind, 5)) for kind in POOLS},
 }
 
