@@ -337,3 +337,10 @@ def test_bits_depend_on_neither_threads_nor_at_one_set_of_weights_the_batch(name
         alone = Learner(net, optim=still).learn_many(x[row : row + 1], y[row : row + 1]).state
         leaves = (states.leaves((end.h, end.traces)) for end in (alone, together))
         assert all(torch.equal(one[0], rows[row]) for one, rows in zip(*leaves, strict=True))
+
+
+def test_a_fork_predicts_by_what_the_other_has_written_down() -> None:
+    learner = Learner(model(elman.cell("mingru", 3, 4)))
+    fork, x = learner.fork(), torch.randn(1, 3, dtype=torch.float64)
+    wanted = learner.predict_one(x).log_prob(torch.zeros(1, 1, dtype=torch.float64))
+    assert torch.equal(fork.predict_one(x).log_prob(torch.zeros(1, 1, dtype=torch.float64)), wanted)

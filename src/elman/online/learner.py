@@ -87,7 +87,7 @@ class Learner:
         width = self._network.model.core.input_size
         self._like = torch.zeros(1, width, dtype=self._network.dtype) if example is None else example[:1].detach()
         self._graphs: dict[tuple[object, ...], Graph] = {}  # by kernels, what, masked or not, and the kinds of x and y
-        self._predicted: Distribution | None = None  # how a prediction is put together from its numbers
+        self._predicted: list[Distribution] = []  # one, by which a prediction is put together from its numbers
         self.state = self.init_state(self.batch_size)
         if self.note:
             warnings.warn(f"rule {rule!r} is an approximation here: {self.note}", stacklevel=2)
@@ -125,7 +125,7 @@ class Learner:
         with torch.no_grad():
             found = self._graph("predict", False, state, x)(state.weights, *leaves, x)
         numbers, after = found[: len(found) - len(leaves)], found[len(found) - len(leaves) :]
-        return _rebuilt(self._predicted, numbers), state._replace(h=restore(after, state.h))
+        return _rebuilt(self._predicted[0], numbers), state._replace(h=restore(after, state.h))
 
     def learn(
         self, state: LearnerState, x: Tensor, y: Tensor, *, valid: Tensor | None = None, reset: Tensor | None = None
@@ -238,7 +238,8 @@ class Learner:
 
             def predict(weights: Tensor, *given: Tensor) -> list[Tensor]:
                 predicted, after = self._network.step(self._split(weights), given[:-1], given[-1])
-                self._predicted, numbers = _taken_apart(predicted)
+                distribution, numbers = _taken_apart(predicted)
+                self._predicted[:] = [distribution]
                 return [*numbers, *after]
 
             return kernels.record(predict, [state.weights, *h, x])
@@ -334,7 +335,7 @@ def _taken_apart(predicted: Distribution) -> tuple[Distribution, list[Tensor]]:
     )
 
 
-def _rebuilt(like: Distribution | None, numbers: Sequence[Tensor]) -> Distribution:
+def _rebuilt(like: Distribution, numbers: Sequence[Tensor]) -> Distribution:
     if isinstance(like, Categorical):
         return Categorical(numbers[0])
     given = iter(numbers)
