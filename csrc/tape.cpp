@@ -1,10 +1,14 @@
 // The instructions of a tape, one after another, each in blocks that stay in the first-level cache: an operand that does not lie
 // side by side is brought so first, block by block. A number's bits do not depend on where it lies, and products and sums
 // run in one order: those of `linear`, and of one running sum in double.
+//
+// What is still libm's, whose last bit may differ from one machine to another: expm1, log1p, pow, lgamma, hypot (of `sign` of complex
+// numbers), and log and tan of digamma.
 #include "tape.h"
 
 #include <algorithm>
 
+#include "angles.h"
 #include "buffers.h"
 #include "kernels.h"
 #include "math.h"
@@ -394,6 +398,8 @@ bool function(const Run& run, const Instruction& i) {
     case Code::sigmoid: return map<T, 1>(run, i, [](V x) { return logistic<T>(x); }), true;
     case Code::tanh: return map<T, 1>(run, i, [](V x) { return hyperbolic_tangent<T>(x); }), true;
     case Code::softplus: return map<T, 1>(run, i, [](V x) { return log_one_plus_exp<T>(x); }), true;
+    case Code::sin: return map<T, 1>(run, i, [](V x) { return sine<T>(x); }), true;
+    case Code::cos: return map<T, 1>(run, i, [](V x) { return cosine<T>(x); }), true;
     case Code::sqrt: return map<T, 1>(run, i, [](V x) { return square_root<T>(x); }), true;
     case Code::relu: return map<T, 1>(run, i, [](V x) { return x < T(0) ? V{} : x; }), true;
     case Code::abs: return map<T, 1>(run, i, [](V x) { return copy_sign<T>(x, V{}); }), true;
@@ -402,8 +408,6 @@ bool function(const Run& run, const Instruction& i) {
     case Code::minimum: return map<T, 2>(run, i, [](V a, V b) { return (a < b) | (a != a) ? a : b; }), true;
     case Code::expm1: return each<T, T, 1>(run, i, [](T x) { return std::expm1(x); }), true;
     case Code::log1p: return each<T, T, 1>(run, i, [](T x) { return std::log1p(x); }), true;
-    case Code::sin: return each<T, T, 1>(run, i, [](T x) { return std::sin(x); }), true;
-    case Code::cos: return each<T, T, 1>(run, i, [](T x) { return std::cos(x); }), true;
     case Code::sign: return each<T, T, 1>(run, i, [](T x) { return T((x > 0) - (x < 0)); }), true;
     case Code::lgamma: return each<T, T, 1>(run, i, [](T x) { return log_gamma(x); }), true;
     case Code::digamma: return each<T, T, 1>(run, i, [](T x) { return digamma(x); }), true;
@@ -415,13 +419,15 @@ bool function(const Run& run, const Instruction& i) {
 // e^z, and e^z - 1 without the digits that a small z would lose.
 template <class Real>
 Complex<Real> exponential(Complex<Real> z) {
-  const Real size = std::exp(z.real);
-  return {size * std::cos(z.imaginary), size * std::sin(z.imaginary)};
+  const Real size = exponential<Real>(splat<Real>(z.real))[0];
+  if (size == 0) return {};
+  const Vec<Real> angle = splat<Real>(z.imaginary);
+  return {size * cosine<Real>(angle)[0], z.imaginary == 0 ? z.imaginary : size * sine<Real>(angle)[0]};
 }
 template <class Real>
 Complex<Real> exponential_less_one(Complex<Real> z) {
-  const Real half = std::sin(z.imaginary / 2);
-  return {std::expm1(z.real) * std::cos(z.imaginary) - 2 * half * half, std::exp(z.real) * std::sin(z.imaginary)};
+  const Real half = sine<Real>(splat<Real>(z.imaginary / 2))[0];
+  return {std::expm1(z.real) * cosine<Real>(splat<Real>(z.imaginary))[0] - 2 * half * half, exponential(z).imaginary};
 }
 template <class Real>
 Complex<Real> quotient(Complex<Real> a, Complex<Real> b) {

@@ -167,3 +167,14 @@ def test_bits_of_a_trace_step_depend_on_neither_threads_nor_the_batch(dtype: tor
     for b in (0, 17, 31):
         alone = kernels.trace_step(*(v[b : b + 1] for v in given))[0]
         assert torch.equal(alone[0], many[0][0][b])
+
+
+@DTYPES
+def test_angles_have_the_bits_of_the_kernels(dtype: torch.dtype) -> None:
+    x = torch.cat([torch.randn(300, dtype=dtype) * 10.0**n for n in range(-40, 36, 5)])
+    x = torch.cat([x, torch.tensor([0.0, -0.0, float("inf"), float("nan"), torch.finfo(dtype).max], dtype=dtype)])
+    found = on_tape(lambda x: [torch.sin(x), torch.cos(x)], [x])(x)
+    for one, other in zip(found, (kernels.sin(x), kernels.cos(x)), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+    z = on_tape(lambda x: [torch.view_as_real(torch.complex(torch.zeros_like(x), x).exp())], [x])(x)[0]
+    torch.testing.assert_close(z, torch.stack(found[::-1], -1), rtol=0, atol=0, equal_nan=True)
