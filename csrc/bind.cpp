@@ -223,6 +223,7 @@ void bind_tape(nb::module_& m) {
 #define ELMAN_CODE(name) types.value(#name, TapeType::name);
   ELMAN_TAPE_TYPES(ELMAN_CODE)
 #undef ELMAN_CODE
+  m.attr("TAPE_AXES") = tape_axes;
   nb::class_<Tape>(m, "Tape")
       .def(nb::init<>())
       .def_rw("memory", &Tape::memory)
@@ -239,7 +240,8 @@ void bind_tape(nb::module_& m) {
            [](Tape& tape, TapeCode code, TapeType type, std::vector<int64_t> sizes, std::vector<int64_t> more,
               const std::vector<std::vector<int64_t>>& operands) {
              Tape::Instruction i{code, type, 1, std::move(sizes), std::move(more), {}};
-             if (i.sizes.empty() || i.sizes.size() > 16) throw nb::value_error("native tape: an instruction has 1 to 16 axes.");
+             if (i.sizes.empty() || int64_t(i.sizes.size()) > tape_axes)
+               throw nb::value_error("native tape: an instruction has 1 to 16 axes.");
              for (const int64_t size : i.sizes) i.count *= size;
              for (const std::vector<int64_t>& o : operands) {
                if (o.size() != 2 + i.sizes.size()) throw nb::value_error("native tape: an operand has a stride for each axis.");

@@ -74,7 +74,7 @@ struct Run {
 template <class T>
 void bring(const Instruction& i, const Operand& o, const T* from, int64_t begin, int64_t n, T* to) {
   const int last = int(i.sizes.size()) - 1;
-  int64_t at[16], rest = begin;
+  int64_t at[tape_axes], rest = begin;
   for (int k = last; k >= 0; --k) {
     at[k] = rest % i.sizes[k];
     rest /= i.sizes[k];
@@ -170,7 +170,9 @@ void each(const Run& run, const Instruction& i, const F& f) {
 double digamma(double x) {
   if (x == 0) return std::copysign(std::numeric_limits<double>::infinity(), -x);
   constexpr double pi = 3.14159265358979323846;
-  if (x < 0) return x == std::floor(x) ? std::numeric_limits<double>::quiet_NaN() : digamma(1 - x) - pi / std::tan(pi * x);
+  if (x < 0)
+    return x == std::floor(x) ? std::numeric_limits<double>::quiet_NaN()
+                              : digamma(1 - x) - pi / std::tan(pi * (x - std::trunc(x)));
   double sum = 0;
   for (; x < 10; x += 1) sum -= 1 / x;
   const double z = 1 / (x * x);
@@ -282,7 +284,7 @@ bool choose(const Run& run, const Instruction& i) {
     for (int64_t j = 0; j < m; ++j)
       for (int64_t c = 0; c < columns; ++c) {
         int64_t place = shared ? places[j] : places[(row * m + j) * columns + c];
-        if (place < 0) place += n;
+        if (place < 0 && i.more[4]) place += n;
         if (place < 0 || place >= n) return false;
         const int64_t whole = (row * n + place) * columns + c, part = (row * m + j) * columns + c;
         if (i.code == Code::scatter) y[whole] = y[whole] + x[part];
@@ -385,6 +387,9 @@ bool compared(const Run& run, const Instruction& i) {
       return reduce<T>(run, i, least, [](Sum a, Sum b) { return a > b || a != a ? a : b; }), true;
     }
     case Code::isnan: return each<T, uint8_t, 1>(run, i, [](T a) { return a != a; }), true;
+    // Of whole numbers; those of others are above.
+    case Code::maximum: return each<T, T, 2>(run, i, [](T a, T b) { return a > b ? a : b; }), true;
+    case Code::minimum: return each<T, T, 2>(run, i, [](T a, T b) { return a < b ? a : b; }), true;
     default: return false;
   }
 }
@@ -489,6 +494,8 @@ bool step<uint8_t>(const Run& run, const Instruction& i, int) {
   switch (i.code) {
     case Code::copy: return copy<B>(run, i), true;
     case Code::where: return where<B>(run, i), true;
+    case Code::take:
+    case Code::gather: return choose<B>(run, i);
     case Code::no: return each<B, B, 1>(run, i, [](B a) { return !a; }), true;
     case Code::both: return each<B, B, 2>(run, i, [](B a, B b) { return a && b; }), true;
     case Code::either: return each<B, B, 2>(run, i, [](B a, B b) { return a || b; }), true;

@@ -13,7 +13,8 @@ namespace elman {
 // Of one operand; of two; of three. Comparisons and `isnan` write booleans. In the last line each has `more` of its own:
 //   cast: the type that is read            sum, largest: how many of the last axes go
 //   linear: arrays, M, N, K (operands y, x, W and, if there is one, b)
-//   take, gather, scatter: rows, how many there are to choose from, how many are chosen, columns (y, x, places)
+//   take, gather, scatter: rows, how many there are to choose from, how many are chosen, columns (y, x, places), whether
+//     a place below 0 counts from the end
 //   trace: B, C, R, W, whether the immediate influence is an outer product (see `Trace` in tape.cpp)
 // clang-format off
 #define ELMAN_TAPE_CODES(code)                                                                             \
@@ -30,6 +31,8 @@ namespace elman {
 enum class TapeCode : int64_t { ELMAN_TAPE_CODES(ELMAN_ENTRY) };
 enum class TapeType : int64_t { ELMAN_TAPE_TYPES(ELMAN_ENTRY) };
 #undef ELMAN_ENTRY
+
+constexpr int64_t tape_axes = 16;  // of an instruction, at most
 
 struct Tape {
   struct Operand {

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from elman import kernels
@@ -169,6 +172,122 @@ def test_bits_of_a_trace_step_depend_on_neither_threads_nor_the_batch(dtype: tor
         assert torch.equal(alone[0], many[0][0][b])
 
 
+def listed(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], list[Tensor]]:
+    return lambda x: [f(x)]
+
+
+def recorded_and_run(function: Callable[..., list[Tensor]], *arguments: Tensor) -> bool:
+    """Whether a tape came to its end; whichever ran, that it gave what Torch gives."""
+    recorded = kernels.record(function, list(arguments))
+    for one, other in zip(recorded(*arguments), function(*arguments), strict=True):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        exact = 16 * torch.finfo(other.dtype).eps if other.dtype.is_floating_point else 0.0
+        torch.testing.assert_close(one, other, rtol=exact, atol=exact, equal_nan=True)
+    return isinstance(recorded, tape.Tape) and recorded.run(arguments) is not None
+
+
+def test_whole_numbers_and_booleans_are_those_of_torch() -> None:
+    i = torch.arange(-6, 6).reshape(3, 4)
+    places = torch.tensor([[1], [0], [2]])
+    # A learner counts the rows that are valid so.
+    assert recorded_and_run(lambda i: [(i > 0).sum().clamp(min=1), i.clamp(max=2), torch.maximum(i, 1 - i)], i)
+    assert recorded_and_run(lambda i: [(i > 0)[:, places[:, 0]], (i > 0).gather(1, places), i**2, i**2.0, i**1.0], i)
+    for f in (torch.abs, torch.sign, torch.relu, lambda i: i**4, lambda i: i.double() ** 4):
+        recorded_and_run(listed(f), i)
+    recorded_and_run(lambda i: [(i > 0) & True, i.view(torch.int32) == 0, i.double().mean(0, dtype=torch.float32)], i)
+
+
+def test_a_function_that_a_tape_does_not_bring_to_its_end_is_no_tape() -> None:
+    z = torch.randn(3, dtype=torch.complex64)
+    for f in (torch.isnan, lambda z: z.bool()):
+        assert not isinstance(kernels.record(listed(f), [z]), tape.Tape)
+
+
+def test_random_numbers_are_drawn_at_each_call() -> None:
+    x = torch.zeros(64)
+    for f in (lambda x: [x + torch.rand(64)], lambda x: [x + torch.bernoulli(torch.full((64,), 0.5))]):
+        recorded = kernels.record(f, [x])
+        assert not torch.equal(recorded(x)[0], recorded(x)[0])
+
+
+def test_a_place_below_zero_is_one_where_torch_says_so_alone() -> None:
+    x, places = torch.randn(3, 4), torch.tensor([[0], [2], [1]])
+    functions = (
+        lambda x, i: [x.gather(1, i)],
+        lambda x, i: [torch.nn.functional.embedding(i, x)],
+        lambda x, i: [torch.zeros(3, 4).scatter_add(1, i, x[:, :1])],
+    )
+    for function in functions:
+        recorded = on_tape(function, [x, places])
+        with pytest.raises((IndexError, RuntimeError)):
+            recorded(x, -places)
+    agrees(lambda x, i: [x[i[:, 0]]], x, -places)
+
+
+@pytest.mark.parametrize("padding", [None, 1])
+def test_the_gradient_of_an_embedding_leaves_out_the_padding(padding: int | None) -> None:
+    def gradient(w: Tensor, i: Tensor, by_count: bool) -> list[Tensor]:
+        with torch.enable_grad():
+            w = w.detach().requires_grad_()
+            rows = torch.nn.functional.embedding(i, w, padding, scale_grad_by_freq=by_count)
+            return list(torch.autograd.grad((rows**2).sum(), w))
+
+    w, i = torch.randn(5, 3), torch.tensor([1, 2, 1, 0])
+    assert recorded_and_run(lambda w, i: gradient(w, i, False), w, i)
+    recorded_and_run(lambda w, i: gradient(w, i, True), w, i)
+
+
+def test_many_axes_are_left_to_torch() -> None:
+    x = torch.randn([2] * 12 + [1] * 6)
+    recorded = kernels.record(lambda x: [x.transpose(0, 17).transpose(3, 7) + 1], [x])
+    assert torch.equal(recorded(x)[0], x.transpose(0, 17).transpose(3, 7) + 1)
+    with pytest.raises(ValueError, match="too many axes"):
+        tape._native.Tape().append(tape.Code.neg, tape.Type.f32, [1] * 17, [], [[2, 0, *[0] * 17]] * 2)
+
+
+def test_parts_without_elements_are_joined_as_in_torch() -> None:
+    x = torch.randn(3, 4)
+    assert recorded_and_run(lambda x: [torch.cat([x, x[:0, 0]], 1), torch.cat([x[:0, 0], x], -1)], x)
+    assert recorded_and_run(lambda x: [torch.cat([x[:0, 0], x[:0, 1]]), torch.stack([x[:0, 0], x[:0, 1]], 1)], x)
+
+
+def test_a_bias_of_one_number_is_every_columns() -> None:
+    x = torch.randn(3, 4)
+    recorded_and_run(lambda b, x: [torch.addmm(b, x, x.T)], torch.randn(1), x)
+
+
+def test_what_a_softplus_and_a_relu_are_where_torch_has_choices() -> None:
+    x = torch.tensor([-3.0, 0.0, 0.4, 2.0, float("nan")])
+    recorded_and_run(lambda x: [torch.nn.functional.softplus(x, threshold=0.5)], x)
+
+    def gradient(x: Tensor, y: Tensor) -> list[Tensor]:
+        with torch.enable_grad():
+            y = x.detach().requires_grad_()
+            return list(torch.autograd.grad(torch.relu(y).sum(), y))
+
+    assert recorded_and_run(gradient, x, x)
+
+
+def test_powers_and_exponentials_at_the_ends_are_those_of_torch() -> None:
+    ends = torch.tensor([float("inf"), -float("inf"), float("nan"), 0.0, -0.0, 2.0, -2.0])
+    assert recorded_and_run(lambda x: [x**0.5, x**-0.5, 1 / x**-0.5, x**-1, x**-2, x**1.5], ends)
+    z = torch.complex(
+        torch.tensor([float("inf"), -float("inf"), 100.0, -float("inf")]), torch.tensor([0.0, 1.0, 0.0, float("nan")])
+    )
+    agrees(lambda x, z: [torch.view_as_real(z.exp())], ends, z)
+
+
+def test_an_array_times_ones_is_no_outer_product() -> None:
+    e, factors, share, _ = drawn(1, 1, 6, 3, torch.float64)
+    whole = torch.randn(1, 6, 3, dtype=torch.float64)
+
+    def step(e: Tensor, factors: Tensor, share: Tensor, whole: Tensor) -> list[Tensor]:
+        flat = torch.bmm(whole[:, :, :1], torch.ones(1, 1, 3, dtype=torch.float64))
+        return [flat, *kernels.trace_step(e, factors, share, whole.reshape(1, 1, 6, 3))]
+
+    agrees(step, e, factors, share, whole)
+
+
 @DTYPES
 def test_angles_have_the_bits_of_the_kernels(dtype: torch.dtype) -> None:
     x = torch.cat([torch.randn(300, dtype=dtype) * 10.0**n for n in range(-40, 36, 5)])
@@ -178,3 +297,50 @@ def test_angles_have_the_bits_of_the_kernels(dtype: torch.dtype) -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
     z = on_tape(lambda x: [torch.view_as_real(torch.complex(torch.zeros_like(x), x).exp())], [x])(x)[0]
     torch.testing.assert_close(z, torch.stack(found[::-1], -1), rtol=0, atol=0, equal_nan=True)
+
+
+FUNCTIONS: list[Callable[[Tensor], Tensor]] = [
+    torch.neg, torch.tanh, torch.sigmoid, torch.relu, torch.abs, torch.sign, torch.sin, torch.cos, torch.square,
+    torch.nn.functional.softplus, lambda x: x.clamp(-0.5, 0.5), lambda x: x.flatten(), lambda x: x.sum(),
+    lambda x: x.mT if x.dim() > 1 else x, lambda x: x[..., ::2], lambda x: x[..., -1:], lambda x: x[..., :0],
+    lambda x: x.unsqueeze(0), lambda x: x.sum(-1, keepdim=True) if x.dim() else x, lambda x: x * 1, lambda x: 2 - x,
+    lambda x: x.mean(0) if x.dim() else x, lambda x: (x > 0).to(x.dtype), lambda x: (x > 0).sum() * x,
+    lambda x: torch.softmax(x, -1) if x.dim() else x, lambda x: x.expand(2, *x.shape), lambda x: x.to(torch.float64),
+    lambda x: x.reshape(-1)[:6].reshape(-1, 1), lambda x: x.amax(-1) if x.dim() and x.shape[-1] else x,
+]  # fmt: skip
+PAIRS: list[Callable[[Tensor, Tensor], Tensor]] = [
+    torch.add, torch.sub, torch.mul, torch.maximum, torch.minimum, lambda x, y: torch.where(x > y, x, y),
+    lambda x, y: x / (1 + y.abs()), lambda x, y: torch.add(x, y, alpha=0.5), lambda x, y: (x >= y) | (y != y),
+    lambda x, y: torch.cat([x.flatten(), y.flatten()]), lambda x, y: torch.outer(x.flatten()[:9], y.flatten()[:9]),
+    lambda x, y: torch.stack([x, x], -1) if y.dim() else y, lambda x, y: x.masked_fill(y.isnan(), 1.0),
+]  # fmt: skip
+
+
+@DTYPES
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_small_programs_compute_what_torch_does(data: st.DataObject, dtype: torch.dtype) -> None:
+    shape = data.draw(st.lists(st.sampled_from([0, 1, 2, 3, 5, 17]), max_size=3))
+    calls = st.tuples(st.sampled_from([*FUNCTIONS, *PAIRS]), st.integers(0, 9), st.integers(0, 9))
+    steps = data.draw(st.lists(calls, min_size=1, max_size=6))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+    x = torch.randn(shape, generator=generator, dtype=dtype)
+    if x.numel():
+        x.view(-1)[0] = data.draw(st.sampled_from([0.0, -0.0, 1.0, float("inf"), float("nan")]))
+
+    def program(x: Tensor, number: Tensor) -> list[Tensor]:
+        values = [x, number]
+        for f, i, j in steps:
+            one, other = values[i % len(values)], values[j % len(values)]
+            if one.dtype == torch.bool or other.dtype == torch.bool:
+                one, other = one.to(dtype), other.to(dtype)
+            with suppress(RuntimeError, IndexError):  # of shapes that do not fit
+                values.append(f(one, other) if f in PAIRS else f(one))  # type: ignore[operator]
+        return values
+
+    number = torch.randn((), generator=generator, dtype=dtype)
+    found, wanted = kernels.record(program, [x, number])(x, number), program(x, number)
+    for one, other in zip(found, wanted, strict=True):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        exact = 256 * torch.finfo(dtype).eps
+        torch.testing.assert_close(one, other, rtol=exact, atol=exact, equal_nan=True)

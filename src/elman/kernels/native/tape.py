@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
@@ -107,33 +107,35 @@ class Tape:
         self._made = [(torch.empty(0, dtype=value.dtype), value.shape) for value in made]
 
     def __call__(self, *arguments: Tensor) -> list[Tensor]:
+        found = self.run(arguments)
+        if found is None:  # also where a place is not there: Torch says which
+            found = cast(list[Tensor], self._graph(*arguments))
+        return found
+
+    def run(self, arguments: Sequence[Tensor]) -> list[Tensor] | None:
+        """What it makes of them; None if they are not what it was written for, or it does not come to its end."""
         given = []  # which must live as long as they are read
         for argument, (shape, dtype) in zip(arguments, self._given, strict=True):
             if argument.shape != shape or argument.dtype is not dtype or not argument.is_cpu:
-                return self._torch(arguments)
+                return None
             if argument.is_conj() or argument.is_neg():
-                return self._torch(arguments)
+                return None
             given.append(argument if argument.is_contiguous() else argument.contiguous())
         made = [output(like, shape) for like, shape in self._made]
         addresses = [tensor.data_ptr() for tensor in given], [tensor.data_ptr() for tensor in made]
-        if not self._native.run(*addresses, torch.get_num_threads()):
-            return self._torch(arguments)  # a place that is not there: Torch says which
-        return made
+        return made if self._native.run(*addresses, torch.get_num_threads()) else None
 
     def __deepcopy__(self, memo: object) -> Tape:
         return self  # nothing in it changes
 
-    def _torch(self, arguments: Sequence[Tensor]) -> list[Tensor]:
-        found: list[Tensor] = self._graph(*arguments)
-        return found
-
 
 def lower(graph: fx.GraphModule, arguments: Sequence[Tensor]) -> Callable[..., list[Tensor]]:
-    """The tape of a graph; the graph itself where it has what a tape does not."""
+    """The tape of a graph; the graph itself where it has what a tape does not, or not of such numbers: it is tried."""
     try:
-        return _Writer(graph, arguments).tape
+        tape = _Writer(graph, arguments).tape
     except Unlisted:
         return graph
+    return graph if tape.run(arguments) is None else tape
 
 
 class _Writer:
@@ -149,7 +151,10 @@ class _Writer:
             if node.op == "placeholder":
                 values[node] = next(given)
             elif node.op == "get_attr":
-                values[node] = self.constant(getattr(graph, node.target))
+                found = getattr(graph, node.target)
+                if not isinstance(found, Tensor):
+                    raise Unlisted(node.target)
+                values[node] = self.constant(found)
             elif node.op == "call_function":
                 args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: values[n])
                 values[node] = self.call(node.target, args, kwargs)
@@ -176,9 +181,11 @@ class _Writer:
     def call(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is operator.getitem:
             return args[0][args[1]]
+        if not isinstance(target, torch._ops.OpOverload):
+            raise Unlisted(str(target))
         name = target._schema.name
         values = [v for v in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(v, Value)]
-        random = torch.Tag.nondeterministic_seeded in target.tags
+        random = torch.Tag.nondeterministic_seeded in target.tags  # drawn anew at each call
         if target._schema.is_mutable or random or kwargs.get("rounding_mode") is not None:
             raise Unlisted(name)
         if all(v.array.constant is not None for v in values):
@@ -224,6 +231,8 @@ class _Writer:
         except RuntimeError:
             x = self.contiguous(x, copies=True)
             views = target(x.view, *_metas(args[1:]), **_metas(kwargs))
+        if any(view.dtype not in TYPES for view in torch.utils._pytree.tree_leaves(views)):
+            raise Unlisted("as another type")
         return torch.utils._pytree.tree_map(lambda view: Value(x.array, view), views)
 
     # Instructions
@@ -231,6 +240,8 @@ class _Writer:
     def append(self, code: Any, read: torch.dtype, sizes: Sequence[int], more: Sequence[int], *operands: Value) -> None:
         """An instruction; the first operand is written."""
         sizes = torch.Size(sizes) or torch.Size((1,))
+        if len(sizes) > _native.TAPE_AXES:
+            raise Unlisted(f"{len(sizes)} axes")
         filled = operands[:2] if code == Code.trace else operands[:1]
         if sizes.numel():
             self.written.append((code, read, sizes, tuple(more), operands))
@@ -289,6 +300,10 @@ class _Writer:
         dtype = x.dtype if x.dtype.is_floating_point or code == Code.neg else torch.get_default_dtype()
         if x.dtype.is_complex and code not in COMPLEX:
             raise Unlisted("of complex numbers")
+        if code in (Code.abs, Code.sign, Code.relu) and x.dtype not in REAL and not x.dtype.is_complex:
+            if code == Code.abs and x.dtype == torch.int64:
+                return self.binary(Code.maximum, x, self.unary(Code.neg, x))
+            raise Unlisted("of whole numbers")
         return self.map(code, self.cast(x, x.dtype if x.dtype.is_complex else dtype))
 
     def contiguous(self, x: Value, copies: bool = False) -> Value:
@@ -327,7 +342,8 @@ class _Writer:
             raise Unlisted("a large product")
         if K == 1 and b is None:
             y = self.binary(Code.mul, x, w)
-            y.array.outer = (Value(x.array, x.view[:, :, 0]), Value(w.array, w.view[:, 0]))
+            if y.array not in (x.array, w.array):  # as it is where the other has nothing but ones
+                y.array.outer = (Value(x.array, x.view[:, :, 0]), Value(w.array, w.view[:, 0]))
             return y
         y = self._array((A, M, N), x.dtype)
         operands = [self.contiguous(x), self.contiguous(Value(w.array, w.view.transpose(1, 2)))]
@@ -335,10 +351,7 @@ class _Writer:
         return y
 
     def joined(self, parts: Sequence[Value], dim: int) -> Value:
-        parts = [part for part in parts if part.shape != (0,)]
         dtype = parts[0].dtype
-        if any(part.dtype != dtype for part in parts):
-            raise Unlisted("parts of several types")
         metas = torch.cat([part.view for part in parts], dim)
         y, at = self._array(metas.shape, dtype), 0
         for part in parts:
@@ -347,12 +360,14 @@ class _Writer:
             at += width
         return y
 
-    def chosen(self, code: Any, x: Value, dim: int, places: Value, shape: Sequence[int], n: int) -> Value:
+    def chosen(
+        self, code: Any, x: Value, dim: int, places: Value, shape: Sequence[int], n: int, from_end: bool = False
+    ) -> Value:
         rows, columns = torch.Size(x.shape[:dim]).numel(), torch.Size(x.shape[dim + 1 :]).numel()
         m = places.view.numel() if code == Code.take else places.shape[dim]
         y = self._array(shape, x.dtype)
         operands = map(_whole, (y, self.contiguous(x), self.contiguous(self.cast(places, torch.int64))))
-        self.append(code, x.dtype, (1,), (rows, n, m, columns), *operands)
+        self.append(code, x.dtype, (1,), (rows, n, m, columns, int(from_end)), *operands)
         return y
 
     def trace(self, e: Value, factors: Value, share: Value, immediate: Value) -> tuple[Value, Value]:
@@ -501,7 +516,8 @@ def _index(w: _Writer, x: Value, indices: Sequence[Value | None]) -> Value:
     if places is None or places.dtype != torch.int64:
         raise Unlisted("aten::index")
     dim = dims[0]
-    return w.chosen(Code.take, x, dim, places, (*x.shape[:dim], *places.shape, *x.shape[dim + 1 :]), x.shape[dim])
+    shape = (*x.shape[:dim], *places.shape, *x.shape[dim + 1 :])
+    return w.chosen(Code.take, x, dim, places, shape, x.shape[dim], from_end=True)
 
 
 def _gather(w: _Writer, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
@@ -524,13 +540,17 @@ def _embedding(w: _Writer, weight: Value, places: Value, *rest: object) -> Value
     return w.chosen(Code.take, weight, 0, places, (*places.shape, *weight.shape[1:]), len(weight.view))
 
 
-def _embedding_back(w: _Writer, g: Value, places: Value, n: int, *rest: object) -> Value:
+def _embedding_back(w: _Writer, g: Value, places: Value, n: int, padding: int, by_count: bool) -> Value:
     """Each row of g belongs, whole, to the row of the weight that its place names."""
+    if by_count:
+        raise Unlisted("by how often a place is named")
     E = g.shape[-1]
     g = w.contiguous(g)
     flat = Value(g.array, g.view.view(-1, E))
     places = w.contiguous(places)
     wide = Value(places.array, places.view.reshape(-1, 1).expand(-1, E))
+    if padding >= 0:  # a row that stays as it is
+        flat = _where(w, w.binary(Code.eq, wide, padding), w.cast(0, g.dtype), flat)
     return w.chosen(Code.scatter, flat, 0, wide, (n, E), n)
 
 
@@ -578,12 +598,16 @@ def _clamp(w: _Writer, x: Value, least: Any = None, most: Any = None) -> Value:
 
 
 def _pow(w: _Writer, x: Any, y: Any) -> Value:
+    dtype = torch.result_type(_meta(x), _meta(y))
+    if isinstance(x, Value) and not isinstance(y, Value) and y in (-0.5, -1, -2):  # as in Torch
+        return w.binary(Code.div, 1, _pow(w, x, -y))
     if isinstance(x, Value) and not isinstance(y, Value) and y in (1, 2, 3, 0.5):
+        x = w.cast(x, dtype)
         if y == 0.5:
             return w.unary(Code.sqrt, x)
         powers = [x, w.binary(Code.mul, x, x)] if y > 1 else [x]
         return w.binary(Code.mul, powers[1], x) if y == 3 else powers[-1]
-    return w.binary(Code.pow, x, y, torch.result_type(_meta(x), _meta(y)))
+    return w.binary(Code.pow, x, y, dtype)
 
 
 def _unary(code: Any) -> Callable[..., Value]:
@@ -607,8 +631,8 @@ def _sum(w: _Writer, x: Value, dims: Any = None, keepdim: bool = False, dtype: t
     return w.reduce(Code.sum, x if dtype is None else w.cast(x, dtype), dims, keepdim)
 
 
-def _mean(w: _Writer, x: Value, dims: Any = None, keepdim: bool = False) -> Value:
-    total = _sum(w, x, dims, keepdim)
+def _mean(w: _Writer, x: Value, dims: Any = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Value:
+    total = _sum(w, x, dims, keepdim, dtype)
     return w.binary(Code.div, total, x.shape.numel() // max(1, total.shape.numel()))
 
 
@@ -619,7 +643,7 @@ def _any(w: _Writer, x: Value, dims: Any = None, keepdim: bool = False) -> Value
 
 def _logical(code: Any) -> Callable[..., Value]:
     def lowered(w: _Writer, *operands: Value) -> Value:
-        if any(v.dtype != torch.bool for v in operands):
+        if any(not isinstance(v, Value) or v.dtype != torch.bool for v in operands):
             raise Unlisted("bits of whole numbers")
         return w.map(code, *operands)
 
@@ -647,13 +671,13 @@ def _softmax_back(w: _Writer, g: Value, y: Value, dim: int, dtype: torch.dtype) 
 
 
 def _softplus_back(w: _Writer, g: Value, x: Value, beta: float, threshold: float) -> Value:
-    if beta != 1:
+    if beta != 1 or threshold < 20:
         raise Unlisted("aten::softplus_backward")
     return w.binary(Code.mul, g, w.unary(Code.sigmoid, x))
 
 
 def _softplus(w: _Writer, x: Value, beta: float = 1, threshold: float = 20) -> Value:
-    if beta != 1:
+    if beta != 1 or threshold < 20:
         raise Unlisted("aten::softplus")
     return w.unary(Code.softplus, x)
 
@@ -680,7 +704,7 @@ def _mm(w: _Writer, x: Value, y: Value) -> Value:
 
 
 def _addmm(w: _Writer, b: Value, x: Value, y: Value, beta: float = 1, alpha: float = 1) -> Value:
-    if beta != 1 or alpha != 1 or b.view.dim() != 1 or not b.view.is_contiguous() or b.dtype != x.dtype:
+    if beta != 1 or alpha != 1 or b.shape != y.shape[1:] or not b.view.is_contiguous() or b.dtype != x.dtype:
         raise Unlisted("aten::addmm")
     found = w.product(_rows(x), _rows(y), b)
     return Value(found.array, found.view[0])
@@ -713,6 +737,14 @@ def _to_copy(w: _Writer, x: Value, dtype: torch.dtype | None = None) -> Value:
     return w.cast(x, dtype or x.dtype)
 
 
+def _cat(w: _Writer, parts: Sequence[Value], dim: int = 0) -> Value:
+    """Parts of shape (0,) are left out, whatever axes the others have, as in Torch."""
+    if any(part.dtype != parts[0].dtype for part in parts):
+        raise Unlisted("parts of several types")
+    parts = [part for part in parts if part.shape != (0,)] or parts[:1]
+    return w.joined(parts, dim % parts[0].view.dim())
+
+
 def _conj(w: _Writer, x: Value) -> Value:
     return w.unary(Code.conj, x) if x.dtype.is_complex else x
 
@@ -723,7 +755,7 @@ COMPARISONS = (Code.eq, Code.ne, Code.lt, Code.le, Code.gt, Code.ge)
 IGNORED = ("memory_format", "layout", "device", "pin_memory", "non_blocking")
 VIEWS = {
     f"aten::{name}" for name in (
-        "view", "_unsafe_view", "reshape", "expand", "permute", "t", "transpose", "slice", "select", "split",
+        "view", "_unsafe_view", "expand", "permute", "t", "transpose", "slice", "select", "split",
         "split_with_sizes", "unbind", "unsqueeze", "squeeze", "view_as_real", "view_as_complex", "diagonal", "narrow",
     )
 }  # fmt: skip
@@ -763,10 +795,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "aten::sum": _sum,
     "aten::mean": _mean,
     "aten::amax": lambda w, x, dims=None, keepdim=False: w.reduce(Code.largest, x, dims, keepdim),
-    "aten::cat": lambda w, parts, dim=0: w.joined(parts, dim % parts[-1].view.dim()),
-    "aten::stack": lambda w, parts, dim=0: w.joined(
-        [Value(v.array, v.view.unsqueeze(dim)) for v in parts], dim % (parts[0].view.dim() + 1)
-    ),
+    "aten::cat": _cat,
+    "aten::stack": lambda w, parts, dim=0: _cat(w, [Value(v.array, v.view.unsqueeze(dim)) for v in parts], dim),
     "aten::index": _index,
     "aten::gather": _gather,
     "aten::scatter_add": _scatter_add,
@@ -786,7 +816,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "aten::softplus_backward": _softplus_back,
     "aten::sigmoid_backward": lambda w, g, y: _mul(w, g, _one_less(w, y), y),
     "aten::tanh_backward": lambda w, g, y: _mul(w, g, _one_less(w, _mul(w, y, y))),
-    "aten::threshold_backward": lambda w, g, x, least: _where(w, w.binary(Code.gt, x, least), g, w.cast(0, g.dtype)),
+    "aten::threshold_backward": lambda w, g, x, least: _where(w, w.binary(Code.le, x, least), w.cast(0, g.dtype), g),
     "aten::mm": _mm,
     "aten::bmm": lambda w, x, y: w.product(x, y),
     "aten::addmm": _addmm,
