@@ -423,7 +423,7 @@ bool function(const Run& run, const Instruction& i) {
 
 // e^z, and e^z - 1 without the digits that a small z would lose.
 template <class Real>
-Complex<Real> exponential(Complex<Real> z) {
+Complex<Real> complex_exponential(Complex<Real> z) {
   const Real size = exponential<Real>(splat<Real>(z.real))[0];
   if (size == 0) return {};
   const Vec<Real> angle = splat<Real>(z.imaginary);
@@ -432,7 +432,7 @@ Complex<Real> exponential(Complex<Real> z) {
 template <class Real>
 Complex<Real> exponential_less_one(Complex<Real> z) {
   const Real half = sine<Real>(splat<Real>(z.imaginary / 2))[0];
-  return {std::expm1(z.real) * cosine<Real>(splat<Real>(z.imaginary))[0] - 2 * half * half, exponential(z).imaginary};
+  return {std::expm1(z.real) * cosine<Real>(splat<Real>(z.imaginary))[0] - 2 * half * half, complex_exponential(z).imaginary};
 }
 template <class Real>
 Complex<Real> quotient(Complex<Real> a, Complex<Real> b) {
@@ -451,7 +451,7 @@ template <class T>
 bool complex_function(const Run& run, const Instruction& i) {
   switch (i.code) {
     case Code::conj: return map<T, 1>(run, i, [](T z) { return T{z.real, -z.imaginary}; }), true;
-    case Code::exp: return map<T, 1>(run, i, [](T z) { return exponential(z); }), true;
+    case Code::exp: return map<T, 1>(run, i, [](T z) { return complex_exponential(z); }), true;
     case Code::expm1: return map<T, 1>(run, i, [](T z) { return exponential_less_one(z); }), true;
     case Code::sign: return map<T, 1>(run, i, [](T z) { return direction(z); }), true;
     case Code::div: return map<T, 2>(run, i, [](T a, T b) { return quotient(a, b); }), true;

@@ -339,5 +339,5 @@ def _rebuilt(like: Distribution, numbers: Sequence[Tensor]) -> Distribution:
     if isinstance(like, Categorical):
         return Categorical(numbers[0])
     given = iter(numbers)
-    values = {f.name: getattr(like, f.name) for f in fields(like)}
-    return type(like)(**{name: next(given) if isinstance(v, Tensor) else v for name, v in values.items()})  # type: ignore[misc]
+    values = {f.name: getattr(like, f.name) for f in fields(like)}  # type: ignore[arg-type]
+    return type(like)(**{name: next(given) if isinstance(v, Tensor) else v for name, v in values.items()})
