@@ -18,6 +18,16 @@ native = pytest.importorskip("elman.kernels.native")
 Results = tuple[Tensor, Tensor]
 
 
+@contextmanager
+def threads(n: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def scan_loop(
     x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor
 ) -> Results:

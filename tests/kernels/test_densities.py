@@ -10,7 +10,7 @@ from torch import Tensor
 
 from elman import kernels
 from elman.kernels import reference
-from tests.kernels.test_softmax import threads
+from tests.kernels.operations import threads
 
 native = pytest.importorskip("elman.kernels.native")
 

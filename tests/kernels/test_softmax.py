@@ -1,8 +1,5 @@
 """log P(symbol) of the native kernel against Torch's cross-entropy, and against itself: other rows, other threads."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +7,7 @@ from torch import Tensor
 
 from elman import kernels
 from elman.errors import KernelError
+from tests.kernels.operations import threads
 
 native = pytest.importorskip("elman.kernels.native")
 
@@ -36,16 +34,6 @@ def theirs(h: Tensor, weight: Tensor, bias: Tensor | None, symbols: Tensor) -> T
 
 def gradients(y: Tensor, parts: list[Tensor | None], counts: Tensor | None = None) -> tuple[Tensor, ...]:
     return torch.autograd.grad(y if counts is None else (counts * y).sum(), [p for p in parts if p is not None])
-
-
-@contextmanager
-def threads(n: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(n)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @each_shape
