@@ -212,7 +212,7 @@ void bind(nb::module_& m, const std::string& suffix, const std::string& complex_
 #undef ELMAN_KERNEL
 }
 
-// A tape from Python, instruction by instruction (kernels/native/tape.py); then run(addresses of the arrays that are given, of those
+// A tape from Python, instruction by instruction (kernels/native/tape); then run(addresses of the arrays that are given, of those
 // that are made, threads), which is whether it came to its end.
 void bind_tape(nb::module_& m) {
   nb::enum_<TapeCode> codes(m, "TapeCode");

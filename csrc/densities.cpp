@@ -1,5 +1,6 @@
 // Logarithms of the densities of Student's t and of the negative binomial, with their gradients, in double whatever the numbers
 // are: their logarithms of gamma functions cancel in all but a few digits. n numbers, each by itself.
+#include "gamma.h"
 #include "kernels.h"
 #include "math.h"
 #include "parallel.h"
@@ -14,27 +15,6 @@ constexpr double pi = 3.14159265358979323846;
 
 // log(1 + w), w >= 0
 ELMAN_INLINE V log_of_one_and(V w) { return w > 1.0 ? logarithm<double>(w + 1.0) : log_one_plus<double>(w > 1.0 ? V{} : w); }
-
-// (c[0] - x (c[1] - x (c[2] - ...))): the asymptotic series of both functions below alternate.
-template <int N>
-ELMAN_INLINE V alternating(const double (&c)[N], V x) {
-  V sum = splat<double>(c[N - 1]);
-#pragma GCC unroll 16
-  for (int i = N - 2; i >= 0; --i) sum = c[i] - x * sum;
-  return sum;
-}
-
-// log G(v) - (v - 1/2) log v + v - log(2 pi) / 2, by Stirling's series, and log v - psi(v), its derivative's: v >= 8.
-ELMAN_INLINE V stirling(V v) {
-  constexpr double c[] = {1. / 12, 1. / 360, 1. / 1260, 1. / 1680, 1. / 1188, 691. / 360360, 1. / 156, 3617. / 122400};
-  const V x = 1.0 / v;
-  return x * alternating(c, x * x);
-}
-ELMAN_INLINE V log_minus_digamma(V v) {
-  constexpr double c[] = {1. / 12, 1. / 120, 1. / 252, 1. / 240, 1. / 132, 691. / 32760, 1. / 12, 3617. / 8160};
-  const V x = 1.0 / v, x2 = x * x;
-  return 0.5 * x + x2 * alternating(c, x2);
-}
 
 // log G(z + by) - log G(z), z > 0 and by >= 0, and its derivative with respect to z. What is large cancels beforehand. A small z
 // goes up by eight: G(v + 1) = v G(v).

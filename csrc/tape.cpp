@@ -2,14 +2,15 @@
 // side by side is brought so first, block by block. A number's bits do not depend on where it lies, and products and sums
 // run in one order: those of `linear`, and of one running sum in double.
 //
-// What is still libm's, whose last bit may differ from one machine to another: expm1, log1p, pow, lgamma, hypot (of `sign` of complex
-// numbers), and log and tan of digamma.
+// What is still libm's, whose last bit may differ from one machine to another: expm1, log1p, pow, lgamma, and hypot (of `sign` of
+// complex numbers).
 #include "tape.h"
 
 #include <algorithm>
 
 #include "angles.h"
 #include "buffers.h"
+#include "gamma.h"
 #include "kernels.h"
 #include "math.h"
 #include "parallel.h"
@@ -164,21 +165,6 @@ void each(const Run& run, const Instruction& i, const F& f) {
       else to[c] = Out(f(from[0][c], from[1][c]));
     }
   });
-}
-
-// The derivative of log gamma: x is brought above 6, where Stirling's series has all digits; below 0 by reflection.
-double digamma(double x) {
-  if (x == 0) return std::copysign(std::numeric_limits<double>::infinity(), -x);
-  constexpr double pi = 3.14159265358979323846;
-  if (x < 0)
-    return x == std::floor(x) ? std::numeric_limits<double>::quiet_NaN()
-                              : digamma(1 - x) - pi / std::tan(pi * (x - std::trunc(x)));
-  double sum = 0;
-  for (; x < 10; x += 1) sum -= 1 / x;
-  const double z = 1 / (x * x);
-  const double series =
-      z * (1.0 / 12 - z * (1.0 / 120 - z * (1.0 / 252 - z * (1.0 / 240 - z * (1.0 / 132 - z * 691.0 / 32760)))));
-  return sum + std::log(x) - 0.5 / x - series;
 }
 
 double log_gamma(double x) {

@@ -242,7 +242,8 @@ def test_many_axes_are_left_to_torch() -> None:
     recorded = kernels.record(lambda x: [x.transpose(0, 17).transpose(3, 7) + 1], [x])
     assert torch.equal(recorded(x)[0], x.transpose(0, 17).transpose(3, 7) + 1)
     with pytest.raises(ValueError, match="1 to 16 axes"):
-        tape._native.Tape().append(tape.Code.neg, tape.Type.f32, [1] * 17, [], [[2, 0, *[0] * 17]] * 2)
+        native = tape._native.Tape()
+        native.append(tape.Code.neg, tape.TYPES[torch.float32], [1] * 17, [], [[2, 0, *[0] * 17]] * 2)
 
 
 def test_parts_without_elements_are_joined_as_in_torch() -> None:

@@ -130,8 +130,8 @@ def use(name: str) -> Iterator[None]:
 def record(function: Callable[..., list[Tensor]], arguments: Sequence[Tensor]) -> Callable[..., list[Tensor]]:
     """The same function for tensors of these shapes and types, without what Python does in it: a list of operations,
     derivatives included, written down as they run on the reference kernels. On the native kernels the list is one call,
-    whose bits do not depend on threads, unless an operation is in it that `native/tape.py` does not list. What it reads
-    and is not given, it may read once for all: what changes is an argument.
+    whose bits do not depend on threads, unless an operation is in it that `native/tape/operations.py` does not list.
+    What it reads and is not given, it may read once for all: what changes is an argument.
 
     >>> twice = record(lambda x: [x + x], [torch.zeros(2)])
     >>> twice(torch.ones(2))[0].tolist()

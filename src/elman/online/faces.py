@@ -30,7 +30,7 @@ from elman.model import SequenceModel
 from elman.nn.readout import Readout, Softmax, StudentTReadout
 from elman.online.learner import Learner, LearnerState
 from elman.online.optim import Optim
-from elman.online.scaling import Standardise, StandardiseState
+from elman.online.scaling import Standardise, StandardiseState, spread
 from elman.options import whole
 
 FILE, STATE = "face.json", "state.safetensors"
@@ -216,7 +216,7 @@ class Regressor(Face):
             return 0.0
         target = self._own[1]
         z = self._learner.predict_one(self._vector(x)).mode.item()
-        return target.mean.item() + math.sqrt(max(target.variance.item(), 0.0)) * z
+        return target.mean.item() + spread(target).item() * z
 
     def _readout(self, width: int) -> Readout[Any]:
         return StudentTReadout(width, 1)

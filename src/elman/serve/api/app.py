@@ -91,10 +91,8 @@ class Service:
 
         def listener(places: Sequence[int], found: Iterable[bytes]) -> None:
             nonlocal left
-            if (
-                isinstance(found, Stepped) and places and places[-1] - places[0] == len(places) - 1
-            ):  # all that are between
-                answers[places[0]] = found.joined()
+            if isinstance(found, Stepped) and places and places[-1] - places[0] == len(places) - 1:
+                answers[places[0]] = found.joined()  # side by side: the first place has them all, the others nothing
             else:
                 for place, answer in zip(places, found, strict=True):
                     answers[place] = answer
