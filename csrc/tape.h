@@ -15,7 +15,7 @@ namespace elman {
 //   linear: arrays, M, N, K (operands y, x, W and, if there is one, b)
 //   take, gather, scatter: rows, how many there are to choose from, how many are chosen, columns (y, x, places), whether
 //     a place below 0 counts from the end
-//   trace: B, C, R, W, whether the immediate influence is an outer product (see `Trace` in tape.cpp)
+//   trace: B, C, R, W, whether the immediate influence is an outer product (see influence.h)
 // clang-format off
 #define ELMAN_TAPE_CODES(code)                                                                             \
   code(copy) code(neg) code(conj) code(exp) code(expm1) code(log) code(log1p) code(sqrt) code(sigmoid) code(tanh)      \
