@@ -12,8 +12,9 @@
 namespace elman::ELMAN_NS {
 namespace {
 
-constexpr int64_t depth = 256;            // k at a time: 16 KiB of packed panel, half of a small L1 cache
-constexpr int64_t block_bytes = 1 << 18;  // rows of x at a time: half of a small L2 cache
+constexpr int64_t depth = 256;                           // k at a time: 16 KiB of packed panel, half of a small L1 cache
+constexpr int64_t block_bytes = 1 << 18;                 // rows of x at a time: half of a small L2 cache
+constexpr int strip_rows = vector_bytes == 64 ? 12 : 6;  // by two vectors, in 32 or 16 registers
 
 // Columns [n, n + G * lanes) of rows [m, m + R), continuing from y unless k is 0.
 template <int R, int G, class Real>
@@ -49,16 +50,17 @@ void wide(int64_t M, int64_t N, int64_t K, const Real* x, const Real* w, const R
       }
   });
   prefer_huge_pages(y, M * N * sizeof(Real));
-  const int64_t strips = (M + 5) / 6;
-  const int64_t rows = std::max<int64_t>(block_bytes / (6 * sizeof(Real) * std::max<int64_t>(K, 1)), 1) * 6;
+  constexpr int64_t R = strip_rows;
+  const int64_t strips = (M + R - 1) / R;
+  const int64_t rows = std::max<int64_t>(block_bytes / (R * sizeof(Real) * std::max<int64_t>(K, 1)), 1) * R;
   parallel(threads, strips, [&](int64_t first, int64_t end) {
-    const int64_t stop = std::min(end * 6, M);
-    for (int64_t m0 = first * 6; m0 < stop; m0 += rows)
+    const int64_t stop = std::min(end * R, M);
+    for (int64_t m0 = first * R; m0 < stop; m0 += rows)
       for (int64_t j = 0; j < panels; ++j)
         for (int64_t k = 0; k < std::max<int64_t>(K, 1); k += depth)
-          row_tiles<6>(m0, std::min(m0 + rows, stop), [&](auto R, int64_t m) {
-            columns<R, G>(x + m * K + k, K, packed.get() + j * K * P + k * P, b ? b + j * P : nullptr, y + m * N + j * P, N, k,
-                          std::min(depth, K - k), N - j * P);
+          row_tiles<R>(m0, std::min(m0 + rows, stop), [&](auto count, int64_t m) {
+            columns<count, G>(x + m * K + k, K, packed.get() + j * K * P + k * P, b ? b + j * P : nullptr, y + m * N + j * P, N,
+                              k, std::min(depth, K - k), N - j * P);
           });
   });
 }
@@ -109,7 +111,7 @@ void linear(int64_t M, int64_t N, int64_t K, const Real* x, const Real* w, const
   threads = threads_for(M * N * K, WorthAThread::multiply_adds, threads);
   if (M > N) wide(M, N, K, x, w, b, y, threads);
   else if (M <= lanes<Real>) tall<1, 12>(M, N, K, x, w, b, y, threads);
-  else tall<2, 6>(M, N, K, x, w, b, y, threads);
+  else tall<2, strip_rows>(M, N, K, x, w, b, y, threads);
 }
 
 // The weights of an operation, packed: its outputs are `wide`, in whole panels.
