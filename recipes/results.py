@@ -288,10 +288,11 @@ def _measured(row: Row) -> list[str]:
     def number(value: float | None, missing: str) -> str:
         return missing if value is None else f"{value:g}"
 
+    busy = "not noted" if row["memory"] is None else "busy"  # memory is noted of every row that was run by this module
     commands = "<br>".join(f"`{numbered(command, 'N')}`" for command in row["commands"])
     runs = f"{row['runs_are']} {', '.join(row['values'])}"
     return [
-        f"`{row['name']}`", commands, runs, number(row["threads"], ""), number(row["minutes"], "busy"),
+        f"`{row['name']}`", commands, runs, number(row["threads"], ""), number(row["minutes"], busy),
         number(row["memory"], "not noted"), row["commit"], row["date"], row["machine"],
     ]  # fmt: skip
 
