@@ -97,6 +97,8 @@ def main() -> int:
     from elman import kernels
 
     isa, at, here = options.isa or kernels.isa(), commit(), machine()
+    if at.endswith("+") and not options.list:
+        parser.error("what is measured has changes that are not committed, so that no figure could name its commit")
     results = stored(isa)
     if results["machine"] != here:  # rows of two machines do not belong in one table
         results = {"isa": isa, "machine": here, "held": HELD if isa == "avx2" else {}, "parts": {}}

@@ -11,8 +11,8 @@ parts around it: values over the mean absolute value of the context, 28 lags, an
 torch.distributions.
 
 training   a step of 64 series on a batch that is there, with clipping and Adam, 2 x 40 and 2 x 128 units
-loading    the same, the batch made by the loader of each
-sampling   100 paths of 48 steps for 414 series; theirs encodes windows of 168 first, ours has the states at hand
+loading    the same, the batch made by the loader of each: against gluonts alone
+sampling   100 paths of 48 steps for 414 series, from states that are at hand; gluonts encodes windows of 168 first
 updating   10,000 series read one new row from a frame, and one step is forecast (`update`, `forecast`), over reading
            their last 168 rows again and the same forecast: by ours (`read_from_start`), and by the peer; and over
            one step of the LSTM alone from states that are kept, without a frame (*torch, state kept*)
@@ -52,17 +52,18 @@ Step = Callable[[], object]
 
 
 class DeepAR(nn.Module):
-    """An LSTM over scaled lags and features; Student's t of its outputs, in units of the scale."""
+    """An LSTM over scaled lags and features; Student's t of its outputs, in units of the scale. Time first: values
+    (T, B), features (T, B, F), scale (1, B)."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(len(LAGS) + FEATURES, size, 2, dropout=0.1, batch_first=True)
+        self.lstm = nn.LSTM(len(LAGS) + FEATURES, size, 2, dropout=0.1)
         self.df, self.loc, self.scale = (nn.Linear(size, 1) for _ in range(3))
 
     def lagged(self, values: Tensor, steps: int) -> Tensor:
-        """The lags (B, steps, L) of the last `steps` targets, values (B, max(LAGS) + steps - 1) before them."""
-        T = values.shape[1]
-        return torch.stack([values[:, T - steps - lag + 1 : T - lag + 1] for lag in LAGS], -1)
+        """The lags (steps, B, L) of the last `steps` targets, values (max(LAGS) + steps - 1, B) before them."""
+        T = len(values)
+        return torch.stack([values[T - steps - lag + 1 : T - lag + 1] for lag in LAGS], -1)
 
     def distribution(self, h: Tensor, scale: Tensor) -> torch.distributions.Distribution:
         soft = nn.functional.softplus
@@ -71,41 +72,39 @@ class DeepAR(nn.Module):
 
     def inputs(self, values: Tensor, features: Tensor, scale: Tensor) -> Tensor:
         logs = scale.log()[..., None].expand(*features.shape[:2], 1)
-        return torch.cat([self.lagged(values / scale, features.shape[1]), features, logs], -1)
+        return torch.cat([self.lagged(values / scale, len(features)), features, logs], -1)
 
     def loss(self, values: Tensor, features: Tensor) -> Tensor:
-        """values (B, max(LAGS) + CONTEXT + HORIZON)."""
-        scale = values[:, -CONTEXT - HORIZON : -HORIZON].abs().mean(1, keepdim=True)
-        h, _ = self.lstm(self.inputs(values[:, :-1], features, scale))
-        return -self.distribution(h, scale).log_prob(values[:, -CONTEXT - HORIZON :]).mean()
+        """values (max(LAGS) + CONTEXT + HORIZON, B)."""
+        scale = values[-CONTEXT - HORIZON : -HORIZON].abs().mean(0, keepdim=True)
+        h, _ = self.lstm(self.inputs(values[:-1], features, scale))
+        return -self.distribution(h, scale).log_prob(values[-CONTEXT - HORIZON :]).mean()
 
     @torch.inference_mode()
     def encode(self, values: Tensor, features: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor]:
-        """values (B, max(LAGS) + CONTEXT): the last output, the state and the scale."""
-        scale = values[:, -CONTEXT:].abs().mean(1, keepdim=True)
-        h, state = self.lstm(self.inputs(values[:, :-1], features, scale))
-        return h[:, -1:], state, scale
+        """values (max(LAGS) + CONTEXT, B): the last output, the state and the scale."""
+        scale = values[-CONTEXT:].abs().mean(0, keepdim=True)
+        h, state = self.lstm(self.inputs(values[:-1], features, scale))
+        return h[-1:], state, scale
 
     @torch.inference_mode()
-    def paths(self, values: Tensor, features: Tensor, ahead: Tensor, samples: int) -> Tensor:
-        """(HORIZON, B * samples). Time first; scaled values in one buffer, whose rows at the lags are selected."""
-        _, state, scale = self.encode(values, features)
+    def paths(self, past: Tensor, ahead: Tensor, state: tuple[Tensor, Tensor], scale: Tensor, samples: int) -> Tensor:
+        """(HORIZON, B * samples), past (max(LAGS), B). Scaled values in one buffer; rows at the lags are selected."""
         h, c = (part.repeat_interleave(samples, 1) for part in state)
-        most, rows = max(LAGS), len(values) * samples
+        most, rows = max(LAGS), past.shape[1] * samples
         buffer = torch.empty(most + HORIZON, rows)
-        buffer[:most] = (values[:, -most:] / scale).T.repeat_interleave(samples, 1)
-        scale = scale.repeat_interleave(samples, 0)
-        more = torch.cat([ahead, scale.log()[::samples, None].expand(-1, HORIZON, 1)], -1).repeat_interleave(samples, 0)
-        more, back = more.transpose(0, 1).contiguous(), torch.tensor(LAGS)
+        buffer[:most] = (past / scale).repeat_interleave(samples, 1)
+        more = torch.cat([ahead, scale.log()[..., None].expand(HORIZON, -1, 1)], -1).repeat_interleave(samples, 1)
+        back = torch.tensor(LAGS)
         for step in range(HORIZON):
             lags = buffer.index_select(0, most + step - back).T
-            y, (h, c) = self.lstm(torch.cat([lags, more[step]], -1)[:, None], (h, c))
-            buffer[most + step] = self.distribution(y, torch.ones(1)).sample()[:, 0]
-        return buffer[most:] * scale[:, 0]
+            y, (h, c) = self.lstm(torch.cat([lags, more[step]], -1)[None], (h, c))
+            buffer[most + step] = self.distribution(y, torch.ones(1)).sample()[0]
+        return buffer[most:] * scale.repeat_interleave(samples, 1)
 
     @torch.inference_mode()
     def advance(self, values: Tensor, features: Tensor, state: tuple[Tensor, Tensor], scale: Tensor) -> Tensor:
-        """The output after one row more, values (B, max(LAGS)) before it and the state being kept."""
+        """The output after one row more, values (max(LAGS), B) before it and the state being kept."""
         return self.lstm(self.inputs(values, features, scale), state)[0]
 
 
@@ -126,33 +125,31 @@ class WithTorch:
 
     def _make(self, case: dict[str, Any]) -> Step:
         model, N, T = DeepAR(case["size"]), case["series"], CONTEXT + HORIZON
-        if case["what"] in ("training", "loading"):
-            values, features = torch.rand(BATCH, max(LAGS) + T) + 5, torch.randn(BATCH, T, FEATURES - 1)
+        if case["what"] == "training":
+            values, features = torch.rand(max(LAGS) + T, BATCH) + 5, torch.randn(T, BATCH, FEATURES - 1)
             return _stepper(model, lambda: model.loss(values, features))
         model.eval()
-        values, features = torch.rand(N, max(LAGS) + CONTEXT) + 5, torch.randn(N, CONTEXT, FEATURES - 1)
-        ahead, each = torch.randn(N, HORIZON, FEATURES - 1), BATCH if case["what"] == "sampling" else 500
-        if case["what"] == "advancing":
-            _, state, scale = model.encode(values, features)
-            past = values[:, -max(LAGS) :]
-
-            @torch.inference_mode()
-            def advance() -> None:
-                model.distribution(model.advance(past, ahead[:, :1], state, scale), scale)
-
-            return advance
+        values, features = torch.rand(max(LAGS) + CONTEXT, N) + 5, torch.randn(CONTEXT, N, FEATURES - 1)
+        ahead, past, each = torch.randn(HORIZON, N, FEATURES - 1), values[-max(LAGS) :], 500
+        _, state, scale = model.encode(values, features)
 
         @torch.inference_mode()
-        def run() -> None:
-            for at in range(0, N, each):
-                rows = slice(at, at + each)
-                if case["what"] == "sampling":
-                    model.paths(values[rows], features[rows], ahead[rows], case["samples"])
-                else:
-                    h, _, scale = model.encode(values[rows], features[rows])
-                    model.distribution(h, scale)
+        def advance() -> None:
+            model.distribution(model.advance(past, ahead[:1], state, scale), scale)
 
-        return run
+        def sample() -> None:
+            for at in range(0, N, BATCH):
+                rows = slice(at, at + BATCH)
+                some = state[0][:, rows].contiguous(), state[1][:, rows].contiguous()
+                model.paths(past[:, rows], ahead[:, rows], some, scale[:, rows], case["samples"])
+
+        @torch.inference_mode()
+        def encode() -> None:
+            for at in range(0, N, each):
+                h, _, wide = model.encode(values[:, at : at + each], features[:, at : at + each])
+                model.distribution(h, wide)
+
+        return {"advancing": advance, "sampling": sample, "encoding": encode}[case["what"]]
 
 
 class WithGluonts:
@@ -296,8 +293,10 @@ def main() -> None:
     options = flags.parse_args()
     torch.set_num_threads(options.threads)
     peer = WithGluonts(Path(options.gluonts), options.threads) if options.gluonts else WithTorch()
-    few, report = max(2, options.rounds // 3), Report(options.json)
+    few, report = max(4, options.rounds // 2), Report(options.json)
     for what in options.rows.split(","):
+        if what == "loading" and isinstance(peer, WithTorch):
+            continue  # which loads nothing
         if what in ("training", "loading"):
             for size in (40, 128):
                 report.add(training(peer, what, size, options.rounds))

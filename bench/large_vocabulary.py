@@ -1,14 +1,18 @@
 """The loss of a large softmax against Torch's cross-entropy: `python -m bench.large_vocabulary [--rounds 5] [--json]`.
 
 Forward and backward pass of 4,096 tokens, 256 wide, over 50,000 and 143,000 symbols, in float32 on two threads. A
-process for each library, in turns. Torch's is timed with all logits at once and by its `linear_cross_entropy` in
-chunks; the faster counts, and the other is listed for information. Memory is the peak of one such pass in a fresh
-process, less the gradients; `at the speed of multiply-adds` is what three products of that size would take where
-everything is in the cache.
+process for each library, in turns, one peer after the other. Torch's is timed with all logits at once and by its
+`linear_cross_entropy` in chunks; the faster counts, and the other is listed for information, from at most two rounds.
+With all logits it has a new process each round, in which one pass warms up: its memory stays mapped, and grows by
+gigabytes from pass to pass. Memory is the peak of one pass in a fresh process, less the gradients; `at the speed of
+multiply-adds` is what three products of that size would take where everything is in the cache.
 """
+
+from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -39,22 +43,19 @@ def main() -> None:
 
 def _measure(symbols: int, rounds: int) -> list[Result]:
     memory = {library: _memory(library, symbols) for library in ("elman", *PEERS)}
-    workers = {library: Worker(library, symbols, library != "elman") for library in ("elman", *PEERS)}
+    ours = Worker("elman", symbols)
     try:
-        for worker in workers.values():
-            worker.ask("time")
-        sums = {library: worker.ask("check") for library, worker in workers.items()}
-        assert all(abs(each / sums["elman"] - 1) < 1e-5 for each in sums.values()), f"the gradients differ: {sums}"
-        asked = [lambda worker=worker: worker.ask("time") for worker in workers.values()]
-        times = dict(zip(workers, clocked(asked, rounds, warm=1), strict=True))
-        speed = workers["elman"].ask("speed")
+        ours.ask("time")
+        checked, times = ours.ask("check"), {how: _timed(ours, how, symbols, rounds) for how in PEERS}
+        speed = ours.ask("speed")
     finally:
-        for worker in workers.values():
-            worker.close()
+        ours.close()
+    sums = {how: sum_of_squares for how, (_, _, sum_of_squares) in times.items()}
+    assert all(abs(each / checked - 1) < 1e-5 for each in sums.values()), f"the gradients differ: {checked}, {sums}"
     name, rows = f"loss over V = {symbols}", []
-    for how in sorted(PEERS, key=lambda how: sorted(times[how])[rounds // 2]):
+    for how in sorted(PEERS, key=lambda how: statistics.median(times[how][1])):
         bars = (MUST, AIM) if not rows else (None, None)
-        rows.append(result(name, PEERS[how], times["elman"], times[how], *bars))
+        rows.append(result(name, PEERS[how], *times[how][:2], *bars))
     rows += [result(f"{name}: memory", PEERS[how], [memory["elman"]], [memory[how]], unit="MB") for how in PEERS]
     best = 3 * TOKENS * WIDTH * symbols / speed
     return [
@@ -62,6 +63,30 @@ def _measure(symbols: int, rounds: int) -> list[Result]:
         figure(f"{name}: memory beyond weights and gradients", memory["elman"], "MB", MUST_MB, AIM_MB),
         figure(f"{name}: at the speed of multiply-adds", 1e3 * best, "ms"),
     ]
+
+
+def _timed(ours: Worker, how: str, symbols: int, rounds: int) -> tuple[list[float], list[float], float]:
+    """Seconds of ours and of a peer by round, and the sum of squares of the peer's gradients."""
+    peer, checked = None, 0.0
+
+    def once() -> float:
+        nonlocal peer, checked
+        if peer is None:
+            peer = Worker(how, symbols, mapped=True)
+            peer.ask("time")
+            checked = peer.ask("check")
+        seconds = peer.ask("time")
+        if how == "whole":
+            peer.close()
+            peer = None
+        return seconds
+
+    try:
+        mine, theirs = clocked([lambda: ours.ask("time"), once], rounds if how == "whole" else min(rounds, 2), warm=0)
+    finally:
+        if peer is not None:
+            peer.close()
+    return mine, theirs, checked
 
 
 def _memory(library: str, symbols: int) -> float:
@@ -85,7 +110,10 @@ class Worker:
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(f"{what}\n")
         self.process.stdin.flush()
-        return float(self.process.stdout.readline())
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"the process that was asked to {what} ended; what it said stands above")
+        return float(answer)
 
     def close(self) -> None:
         self.process.kill()

@@ -2,7 +2,7 @@
 name has those of the goals before (ONE, products, growth, memory, Mamba, layer norm, complex scans, GRU and tanh over
 Torch) or none: streams of LSTMs, packed sequences."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 Case = dict[str, Any]  # what a worker is asked to prepare: family, mode, sizes
@@ -42,7 +42,8 @@ def _products() -> list[Row]:
     for M, K, N in ((8192, 256, 768), (64, 512, 2048)):
         case = {"family": "product", "mode": "forward", "M": M, "K": K, "N": N}
         peers = (("torch", {**case, "how": "MKL"}), ("torch", {**case, "how": "oneDNN"}), ("jax", case))
-        rows.append(Row(f"product ({M}x{K}) by ({K}x{N})", case, peers, 0.85, 1.0))
+        name = f"product ({M}x{K}) by ({K}x{N})"
+        rows += [Row(name, case, peers, 0.85, 1.0), Row(f"{name}, torch", case, peers[:2], None, None)]
     return rows
 
 
@@ -79,7 +80,9 @@ def _inference() -> list[Row]:
         MIDDLE[0]: {"gru": (1.3, 1.5), "lstm": (1.05, 1.2)},
         MIDDLE[1]: {"gru": (1.2, 1.3), "lstm": (1.0, 1.1)},
     }
-    return [_gated_row(c, "forward", s, ("onnxruntime",), *goals[s][c]) for s in goals for c in goals[s]]
+    rows = [_gated_row(c, "forward", s, ("onnxruntime",), *goals[s][c]) for s in goals for c in goals[s]]
+    # Torch's layers too, which can be held to an instruction set.
+    return rows + [replace(r, name=f"{r.name}, torch", peers=(("torch", r.ours),), must=None, aim=None) for r in rows]
 
 
 def _ragged() -> list[Row]:
@@ -198,8 +201,8 @@ def matrix(rule: str, mode: str, B: int, T: int, H: int, K: int) -> Case:
 
 def _matrix() -> list[Row]:
     """The operation alone, on what a layer has projected. ONNX Runtime's takes values that are multiplied by their step
-    already, so there `prepared` are they and the queries for both. Where transformers' function takes the size of a
-    chunk, its default and a quarter of that."""
+    already, so there `prepared` are they and the queries for both. transformers' functions are given several sizes
+    of a chunk, and their loops over steps, where they have them, are timed too."""
     goals = {"gated_delta": ((4, 8), (4, 8)), "kda": ((60, 130), (40, 80)), "ssd": ((3, 5), (3, 6))}
     rows = []
     for K in (128, 64):
@@ -208,17 +211,19 @@ def _matrix() -> list[Row]:
             name = f"{rule} (1,1024,16 heads of {K})"
             prepared = {**case, "prepared": True}
             rows.append(Row(f"forward {name}", prepared, (("onnxruntime", prepared),), 2, 3))
-            rows.append(Row(f"forward {name}, in chunks", case, _chunked(case), *forward))
+            rows.append(Row(f"forward {name}, transformers", case, _transformers(case), *forward))
             case = matrix(rule, "train", 1, 1024, 16, K)
-            rows.append(Row(f"train {name}", case, _chunked(case), *train))
-    peak = matrix("gated_delta", "peak", 4, 4096, 16, 64)
+            rows.append(Row(f"train {name}", case, _transformers(case), *train))
+    peak = {**matrix("gated_delta", "peak", 4, 4096, 16, 64), "chunk": 64}
     name = "memory gated_delta: peak of a training step (4,4096,16 heads of 64)"
     return [*rows, Row(name, peak, (("transformers", peak),), 4, 8, counted=True)]
 
 
-def _chunked(case: Case) -> tuple[tuple[str, Case], ...]:
-    sizes = (64, 256) if case["rule"] == "ssd" else (64,)
-    return tuple(("transformers", {**case, "how": f"chunks of {size}", "chunk": size}) for size in sizes)
+def _transformers(case: Case) -> tuple[tuple[str, Case], ...]:
+    ssd = case["rule"] == "ssd"
+    chunks = tuple({**case, "how": f"chunks of {size}", "chunk": size} for size in ((64, 256) if ssd else (64, 32, 16)))
+    steps = ({**case, "how": "step by step"},) if case["mode"] == "forward" and not ssd else ()
+    return tuple(("transformers", peer) for peer in (*chunks, *steps))
 
 
 FAMILIES = {

@@ -10,6 +10,7 @@ peers, `missed` the rows that miss their must. What has no results yet is left a
 session, which say so.
 """
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -78,12 +79,24 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _texts(row: dict[str, Any]) -> list[str]:
     """As COLUMNS has it. A peer that may use more than we may is named as such."""
     texts = list(cells(row)[:-1])
+    if unstable(row):
+        texts[0] += f" (unstable: {_of_medians(row):.2f} by the medians of both sides)"
     if row["free"]:
         texts[1] += ", free to use AVX-512"
         texts[6] = texts[6].replace("MISSED", "behind it")
     if not row["quiet"]:
         texts[0] += " (the machine was busy)"
     return texts
+
+
+def unstable(row: dict[str, Any]) -> bool:
+    """Whether the median of the rounds' ratios is not the ratio of the medians."""
+    return row["ratio"] is not None and abs(math.log(row["ratio"] / _of_medians(row))) > 0.1
+
+
+def _of_medians(row: dict[str, Any]) -> float:
+    more_is_better = row["inverted"] or "/" in row["unit"]
+    return float(row["ours"] / row["theirs"] if more_is_better else row["theirs"] / row["ours"])
 
 
 def _line(texts: list[str]) -> str:
@@ -105,8 +118,10 @@ def setting(results: dict[str, Any]) -> str:
     where = f"{machine.pop('processor')}, {machine.pop('cores')} cores, {machine.pop('system')}"
     versions = ", ".join(f"{name} {version}" for name, version in machine.items())
     held = ", ".join(f"`{name}={value}`" for name, value in results["held"].items())
+    busy = sum(not row["quiet"] for part in parts.values() for row in part["rows"])
     text = (
-        f"Measured at commit {at}, from {dates[0]} to {dates[-1]} (UTC), with nothing else on the machine: {where}.\n"
+        f"Measured at commit {at}, parts begun from {dates[0]} to {dates[-1]} (UTC), nothing else being started on the "
+        f"machine ({busy or 'no'} row{'s' * (busy != 1)} met something all the same): {where}.\n"
     )
     text += f"Our kernels on {NAMES[results['isa']]}; {versions}.\n"
     text += (

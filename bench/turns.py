@@ -21,8 +21,28 @@ FORMAT = "{:62} {:18} {:>7}  {:16} {:>8} {:>5} {:6} {:>9} {:>10} {:8} {:>7} {:>6
 
 
 def in_turn(steps: Sequence[Callable[[], object]], rounds: int) -> list[list[float]]:
-    """The seconds of each step in each round, after two rounds that warm up."""
-    return clocked([lambda step=step: _seconds(step) for step in steps], rounds)
+    """The seconds of each step in each round, after two rounds that warm up. A step is repeated until it has taken a
+    tenth of a second, so that most of what is timed is warm: after a pause the system may put a thread of Torch's on
+    the core that the other one is on, where it waits for milliseconds."""
+    return clocked([Repeated(step) for step in steps], rounds)
+
+
+class Repeated:
+    """How long a step takes, taken as often as fits into a tenth of a second; the second timing tells how often."""
+
+    def __init__(self, step: Callable[[], object]) -> None:
+        self.step, self.timings, self.repeats = step, 0, 1
+
+    def __call__(self) -> float:
+        seconds = _seconds(self._run) / self.repeats
+        self.timings += 1
+        if self.timings == 2:
+            self.repeats = max(1, int(0.1 / seconds))
+        return seconds
+
+    def _run(self) -> None:
+        for _ in range(self.repeats):
+            self.step()
 
 
 def clocked(steps: Sequence[Callable[[], float]], rounds: int, warm: int = 2) -> list[list[float]]:
@@ -57,7 +77,8 @@ def result(
     `inverted`: it is ours over theirs, as of rates. `per_round`: how much of its unit a round does, and then what is
     shown is a rate."""
     ratios = [a / b if inverted else b / a for a, b in zip(ours, theirs, strict=True)]
-    low, ratio, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    ratio = statistics.median(ratios)
+    low, _, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
     scale = 1e3 if unit == "ms" else 1.0
 
     def shown(values: Sequence[float]) -> float:
@@ -71,7 +92,7 @@ def result(
         "error": standard_error(ratios), "best": max(ours) / max(theirs) if inverted else min(theirs) / min(ours),
         "ours": float(f"{shown(ours):.4g}"), "theirs": float(f"{shown(theirs):.4g}"),
         "unit": unit, "faults": faults, "peer_faults": peer_faults, "rounds": len(ratios), "quiet": quiet,
-        "free": free(peer),
+        "free": free(peer), "inverted": inverted,
     }  # fmt: skip
 
 
@@ -81,6 +102,7 @@ def figure(name: str, value: float, unit: str, must: float | None = None, aim: f
         "name": name, "peer": "", "ratio": None, "spread": None, "must": must, "aim": aim, "bound": "upper",
         "reached": None if must is None else value <= must, "error": None, "best": None, "ours": float(f"{value:.4g}"),
         "theirs": None, "unit": unit, "faults": None, "peer_faults": None, "rounds": None, "quiet": True, "free": False,
+        "inverted": False,
     }  # fmt: skip
 
 

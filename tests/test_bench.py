@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -115,11 +117,34 @@ def test_page_faults_where_there_were_none_are_a_fall() -> None:
     before = {"ratio": 2.0, "error": 0.01, "faults": 0.2}
     assert guard.fallen(before, {**before, "faults": 622.0}) == "PAGE FAULTS"
     assert guard.fallen({**before, "faults": 500.0}, {**before, "faults": 622.0}) == ""
+    assert guard.fallen({**before, "faults": 500.0}, {**before, "faults": 1500.0}) == "PAGE FAULTS"
     assert guard.fallen(None, {**before, "faults": 622.0}) == ""
+
+
+def test_a_guard_without_ratios_fails_and_stores_none_of_a_busy_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    now = {"ratio": 2.0, "error": 0.01, "passes": [2.0], "faults": 0.0, "quiet": False}
+    rows = [Row("a", {}, (), None, None)]
+    monkeypatch.setattr(guard, "TABLE", tmp_path / "guard.json")
+    monkeypatch.setattr(guard, "ROWS", rows)
+    monkeypatch.setattr(guard, "measure", lambda rows, report: {row.name: now for row in rows})
+
+    def run(*flags: str) -> int:
+        monkeypatch.setattr("sys.argv", ["guard", *flags])
+        return guard.main()
+
+    assert run() == 1
+    assert run("--write", "first") == 1 and not guard.TABLE.exists()
+    now["quiet"] = True
+    assert run("--write", "first") == 0 and run() == 0
+    now["ratio"] = 1.0
+    assert run() == 1
 
 
 def test_the_guard_has_the_rows_that_are_stored() -> None:
     stored = json.loads(guard.TABLE.read_text())
+    assert {name.partition(",")[0] for name in stored} == {"avx512", "avx2"}
     assert all(list(table["rows"]) == [row.name for row in guard.ROWS] for table in stored.values())
     assert all(table["why"] for table in stored.values())
     (ragged,) = [row for row in guard.ROWS if "ragged" in row.name]
@@ -133,6 +158,50 @@ def test_a_ratio_is_that_of_the_rounds() -> None:
     assert rates["ratio"] == 3.0 and rates["reached"] is True and rates["ours"] == 6.0
     most = turns.result("a", "torch", [1.0] * 3, [2.0] * 3, must=1.5, upper=True, per_round=10, unit="words/s")
     assert most["reached"] is False and most["ours"] == 10.0 and most["theirs"] == 5.0
+
+
+def test_a_step_is_repeated_for_a_tenth_of_a_second_and_timed_once() -> None:
+    calls = 0
+
+    def step() -> None:
+        nonlocal calls
+        calls += 1
+        time.sleep(0.01)
+
+    [seconds] = turns.in_turn([step], rounds=3)
+    assert len(seconds) == 3 and all(0.01 <= each < 0.02 for each in seconds)
+    assert 2 + 3 * 5 <= calls <= 2 + 3 * 10
+    slow = turns.Repeated(lambda: time.sleep(0.11))
+    assert [round(slow(), 1) for _ in range(3)] == [0.1] * 3 and slow.repeats == 1
+
+
+def test_a_ratio_that_is_not_that_of_the_medians_is_named() -> None:
+    jumps = turns.result("a", "torch", [1.0, 9.0, 9.0], [2.0, 18.0, 3.0])  # ratios 2, 2, 1/3; medians 9 and 3
+    assert tables.unstable(jumps) and "| a (unstable: 0.33 by the medians of both sides) |" in tables.table([jumps])
+    steady = turns.result("a", "torch", [1.0, 2.0, 3.0], [2.0, 4.0, 6.0])
+    rates = turns.result("a", "torch", [1.0, 2.0, 3.0], [2.0, 4.0, 6.0], per_round=10, unit="steps/s")
+    inverted = turns.result("a", "torch", [2.0, 4.0, 6.0], [1.0, 2.0, 3.0], inverted=True, unit="p50 ms")
+    assert not any(map(tables.unstable, (steady, rates, inverted, turns.figure("a", 1.0, "ms"))))
+
+
+def test_changes_that_are_not_committed_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench import all as everything
+
+    monkeypatch.setattr("sys.argv", ["all", "products"])
+    monkeypatch.setattr(everything, "commit", lambda: "abc+")
+    monkeypatch.setattr(everything, "measure", lambda *given: pytest.fail("measured"))
+    with pytest.raises(SystemExit):
+        everything.main()
+
+
+def test_a_peer_without_any_output_of_ours_is_not_timed(tmp_path: Path) -> None:
+    from bench.kernels import _difference
+
+    np.savez(tmp_path / "ours.npz", y=np.ones(2))
+    np.savez(tmp_path / "same.npz", y=np.ones(2))
+    np.savez(tmp_path / "other.npz", z=np.ones(2))
+    assert _difference(tmp_path / "ours.npz", tmp_path / "same.npz") == ""
+    assert "no output of ours" in _difference(tmp_path / "ours.npz", tmp_path / "other.npz")
 
 
 def test_tables_are_those_of_the_results() -> None:
@@ -172,9 +241,9 @@ def test_parts_are_of_one_commit_or_the_page_says_so() -> None:
     part = {"date": "2026-01-01 10:00", "seconds": 1, "rows": []}
     parts = {name: {**part, "commit": "aaa"} for name in PARTS}
     results = {"isa": "avx2", "machine": machine, "held": {"X": "1"}, "parts": parts}
-    assert "commit aaa, from" in tables.setting(results) and "`X=1`" in tables.setting(results)
+    assert "commit aaa, parts begun from" in tables.setting(results) and "`X=1`" in tables.setting(results)
     parts["hmm"] = {**part, "commit": "bbb"}
-    assert "commit aaa, but hmm at bbb, from" in tables.setting(results)
+    assert "commit aaa, but hmm at bbb, parts begun from" in tables.setting(results)
     del parts["hmm"]
     assert "Not measured: hmm." in tables.setting(results)
 
@@ -229,7 +298,7 @@ def test_the_lens_by_hand_is_the_lens() -> None:
 
 
 def row(name: str, ours: float, unit: str = "ms") -> dict[str, Any]:
-    return {"name": name, "ours": ours, "theirs": 2 * ours, "unit": unit}
+    return {"name": name, "ours": ours, "theirs": 2 * ours, "unit": unit, "free": False}
 
 
 def test_a_row_is_held_against_what_the_machine_does() -> None:
@@ -240,6 +309,14 @@ def test_a_row_is_held_against_what_the_machine_does() -> None:
     )  # 3 * 3,200 steps * 512 sums * 256 numbers = 1.258e9: 105 G a second
     assert limits.share(train, [product, train]) == "65% of the products' 161 G multiply-adds a second"
     assert limits.share(train, [train]) == ""
+    jax = {**product, "theirs": 5.0, "free": True}  # on AVX-512, where ours are on AVX2
+    held = {**row(f"{limits.PRODUCT}, torch", 10.0), "theirs": 8.0}
+    assert limits.share(train, [jax, train]) == "65% of the products' 161 G multiply-adds a second"
+    assert limits.share(train, [jax, held, train]) == "52% of the products' 201 G multiply-adds a second"
+    assert limits.multiply_adds(limits.CASES["forward gru (1,1000,128,128)"]) is None
+    one = row("forward gru (1,1000,128,128)", 2.0)  # 1,000 times 3 * 128 * 128 weights of 4 bytes in 2 ms
+    known = row("matrix-vector product, 3 x 128 rows of 256", 50.0, "GB/s")
+    assert limits.share(one, [product, one, known]) == f"98 GB/s; 50 by {known['name']}"
     step = row("stream step gru (1,1,128,128)", 0.01)  # 3 * 128 * 256 weights of 4 bytes in 10 us
     memory = row("matrix-vector product, 3 x 128 rows of 256", 50.0, "GB/s")
     assert limits.share(step, [step, memory]) == f"39 GB/s; 50 by {memory['name']}"
