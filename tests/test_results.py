@@ -85,7 +85,8 @@ def test_an_aim_that_is_not_reached_says_so() -> None:
 
 def test_what_is_not_known_of_a_run_says_so() -> None:
     row = ROW | {"values": {"0": 0.5}, "commit": "abc", "date": "2026-01-01", "machine": "m", "threads": 1}
-    assert "| 1 | busy | not noted | abc |" in results.measured_table({"rows": [row]})
+    assert "| 1 | not noted | not noted | abc |" in results.measured_table({"rows": [row]})
+    assert "| 1 | busy | 300 | abc |" in results.measured_table({"rows": [row | {"memory": 300}]})
     assert "| 1 | 2.5 | 300 | abc |" in results.measured_table({"rows": [row | {"minutes": 2.5, "memory": 300}]})
 
 
