@@ -4,7 +4,7 @@ A row whose products are large is held against the fastest product of the same r
 instruction set; a row that reads its weights once for each step against Torch's fastest matrix-vector product over as
 many weights (part `memory`), and a linear scan against the sum of two arrays as large as its own: what Torch reaches,
 which a row may exceed. Multiply-adds are those of the products alone: gates and norms take time too, and count nothing
-here, so that no row comes to 100 %.
+here, so that no row comes to 100 %; "all" is the ratio of one that did.
 
 `python -m bench.limits` measures the part `memory`.
 """
@@ -62,7 +62,8 @@ def share(row: Result, rows: list[Result]) -> str:
         products = [by_name[name] for name in (PRODUCT, f"{PRODUCT}, torch") if name in by_name]
         best = min(p["ours"] if p["free"] else min(p["ours"], p["theirs"]) for p in products)
         fastest = multiply_adds(CASES[PRODUCT]) / best  # type: ignore[operator]
-        return f"{work / row['ours'] / fastest:.0%} of the products' {fastest / 1e6:.0f} G multiply-adds a second"
+        part, bound = work / row["ours"] / fastest, row["ratio"] * row["ours"] * fastest / work
+        return f"{part:.0%} of the products' {fastest / 1e6:.0f} G multiply-adds a second; all: {bound:.2f}"
     known = {name: other["ours"] for name, other in by_name.items() if other["unit"] == "GB/s"}
     if moved is not None and known:
         name = _name(case)
