@@ -5,8 +5,6 @@ import os
 import random
 import resource
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -168,27 +166,6 @@ code = main(sys.argv[1:])
 slow = {"torch._dynamo", "sympy"} & set(sys.modules)
 print(code, sorted(slow), gc.isenabled(), gc.get_freeze_count() > 100_000)
 """
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="it is glibc that is asked")
-@pytest.mark.parametrize(("named", "kept"), [({}, True), ({"MALLOC_ARENA_MAX": "1"}, False)])
-def test_memory_of_large_tensors_is_kept_unless_someone_says_otherwise(named, kept):
-    """Page faults of the second time that 48 MB are filled: none, or one for every 4 KiB."""
-    code = """
-import resource
-from elman.cli import train
-train._keep_memory()
-faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-large = b"x" * (48 << 20)
-del large
-before = faults()
-large = b"x" * (48 << 20)
-print(faults() - before)
-"""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment | named, capture_output=True, text=True, check=True)
-    assert (int(done.stdout) < 100) == kept
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import sys
@@ -12,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from elman.files.config import NAME
-
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # of malloc.h
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -27,7 +24,6 @@ def run(arguments: Sequence[str]) -> int:
         from elman.run import train
         from elman.training.interrupt import Interrupted
 
-    _keep_memory()
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *where, **_: print(f"elman: warning: {message}", file=sys.stderr)
@@ -46,16 +42,6 @@ def run(arguments: Sequence[str]) -> int:
         needs = f" {data.metavar}" if data is not None else ""
         print(f"The model is in {settings.out}. Try: elman {verb} {settings.out}{needs}", file=sys.stderr)
     return 0
-
-
-def _keep_memory() -> None:
-    """Make glibc keep up to 256 MB of what large tensors free, those of up to 64 MB. It would give most of it back to
-    the system, and each step would pay for a page fault for every 4 KiB that it needs again."""
-    named = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
-    if named or sys.platform != "linux" or not hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        return
-    for option, megabytes in {M_MMAP_THRESHOLD: 64, M_TRIM_THRESHOLD: 256, M_TOP_PAD: 64}.items():
-        libc.mallopt(option, megabytes << 20)
 
 
 def _stop_message(out: Path) -> str:
