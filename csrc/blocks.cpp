@@ -43,9 +43,6 @@ ELMAN_INLINE void run_rows(int64_t rows, Args... args) {
   else if constexpr (R > 1) run_rows<R - 1, C, G>(rows, args...);
 }
 
-// Columns of g in a tile: with two vectors of x, in 32 or 16 registers.
-constexpr int outer_rows = vector_bytes == 64 ? 12 : 6;
-
 // The first V vectors of a pair of columns
 template <int R, int V, class Real>
 __attribute__((noinline)) void outer_tile(int64_t rows, const Real* g, const Real* x, Real* out, int64_t ldo) {
@@ -98,7 +95,7 @@ void run_blocks(Packed<Real, Weight> packed, int64_t j, int64_t first, int64_t e
 template <class Real>
 void pack_outer(int64_t rows, const Real* g, int64_t ldg, int64_t first, int64_t end, Real* packed_g) {
   for (int64_t i = 0; i < rows; ++i, g += ldg)
-    row_tiles<outer_rows>(
+    row_tiles<rows_by_two>(
         first, end, [&](auto R, int64_t m) { std::memcpy(packed_g + (m - first) * rows + i * R, g + m, R * sizeof(Real)); });
 }
 
@@ -107,7 +104,7 @@ void add_outer(int64_t rows, const Real* packed_g, int64_t first, int64_t end, c
                Real* out, int64_t ldo) {
   constexpr int L = lanes<Real>;
   for (int64_t n = 0; n < columns; n += 2 * L)
-    row_tiles<outer_rows>(first, end, [&](auto R, int64_t m) {
+    row_tiles<rows_by_two>(first, end, [&](auto R, int64_t m) {
       const auto add = columns - n > L ? outer_tile<R, 2, Real> : outer_tile<R, 1, Real>;
       add(rows, packed_g + (m - first) * rows, x + capacity * n, out + m * ldo + n, ldo);
     });

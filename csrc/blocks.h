@@ -98,8 +98,8 @@ void run_pairs(const Real* packed, int64_t left, int64_t right, int64_t columns,
 }
 
 // out[m][n] += sum over i of g[i][m] x[i][n] for i in [0, rows), m in [first, end) and n in [0, columns): what rows add to the
-// gradient of a matrix. x is [pair of vectors of columns][capacity][2][lanes]; packed_g is what pack_outer makes of g, some
-// of its columns at a time.
+// gradient of a matrix. x is [pair of vectors of columns][capacity][2][lanes]; packed_g is what pack_outer makes of g,
+// rows_by_two of its columns at a time.
 template <class Real>
 void pack_outer(int64_t rows, const Real* g, int64_t ldg, int64_t first, int64_t end, Real* packed_g);
 template <class Real>

@@ -83,7 +83,7 @@ class LoopBack {
   bool run(Part& part, Member& team) {
     Work& work = gradients_.work(part);
     const int64_t most = s_.steps(part.end - part.first);
-    const auto packed_g = allocate<Real>(work.rows * (std::max(s_.H, s_.R) + 5));
+    const auto packed_g = allocate<Real>(work.rows * std::max(s_.H, s_.R));
     for (int64_t end = s_.in.T, begin; end > 0; end = begin) {
       const int64_t checkpoint = (end - 1) / s_.in.every * s_.in.every;  // the last step that has one
       begin = std::max(end - most, checkpoint);

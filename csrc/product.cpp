@@ -12,9 +12,8 @@
 namespace elman::ELMAN_NS {
 namespace {
 
-constexpr int64_t depth = 256;                           // k at a time: 16 KiB of packed panel, half of a small L1 cache
-constexpr int64_t block_bytes = 1 << 18;                 // rows of x at a time: half of a small L2 cache
-constexpr int strip_rows = vector_bytes == 64 ? 12 : 6;  // by two vectors, in 32 or 16 registers
+constexpr int64_t depth = 256;            // k at a time: 16 KiB of packed panel, half of a small L1 cache
+constexpr int64_t block_bytes = 1 << 18;  // rows of x at a time: half of a small L2 cache
 
 // Columns [n, n + G * lanes) of rows [m, m + R), continuing from y unless k is 0.
 template <int R, int G, class Real>
@@ -50,7 +49,7 @@ void wide(int64_t M, int64_t N, int64_t K, const Real* x, const Real* w, const R
       }
   });
   prefer_huge_pages(y, M * N * sizeof(Real));
-  constexpr int64_t R = strip_rows;
+  constexpr int64_t R = rows_by_two;
   const int64_t strips = (M + R - 1) / R;
   const int64_t rows = std::max<int64_t>(block_bytes / (R * sizeof(Real) * std::max<int64_t>(K, 1)), 1) * R;
   parallel(threads, strips, [&](int64_t first, int64_t end) {
@@ -58,9 +57,9 @@ void wide(int64_t M, int64_t N, int64_t K, const Real* x, const Real* w, const R
     for (int64_t m0 = first * R; m0 < stop; m0 += rows)
       for (int64_t j = 0; j < panels; ++j)
         for (int64_t k = 0; k < std::max<int64_t>(K, 1); k += depth)
-          row_tiles<R>(m0, std::min(m0 + rows, stop), [&](auto count, int64_t m) {
-            columns<count, G>(x + m * K + k, K, packed.get() + j * K * P + k * P, b ? b + j * P : nullptr, y + m * N + j * P, N,
-                              k, std::min(depth, K - k), N - j * P);
+          row_tiles<R>(m0, std::min(m0 + rows, stop), [&](auto rows_of_x, int64_t m) {
+            columns<rows_of_x, G>(x + m * K + k, K, packed.get() + j * K * P + k * P, b ? b + j * P : nullptr,
+                                  y + m * N + j * P, N, k, std::min(depth, K - k), N - j * P);
           });
   });
 }
@@ -111,7 +110,7 @@ void linear(int64_t M, int64_t N, int64_t K, const Real* x, const Real* w, const
   threads = threads_for(M * N * K, WorthAThread::multiply_adds, threads);
   if (M > N) wide(M, N, K, x, w, b, y, threads);
   else if (M <= lanes<Real>) tall<1, 12>(M, N, K, x, w, b, y, threads);
-  else tall<2, strip_rows>(M, N, K, x, w, b, y, threads);
+  else tall<2, rows_by_two>(M, N, K, x, w, b, y, threads);
 }
 
 // The weights of an operation, packed: its outputs are `wide`, in whole panels.

@@ -80,6 +80,9 @@ ELMAN_INLINE void tile(Vec<float> (&acc)[R][C * G], const Bfloat16* __restrict w
   if (k < K) add(k, std::false_type{});
 }
 
+// Rows of a tile of two vectors: their sums, the two vectors and a number of x fit into 16 registers, or the 32 of AVX-512.
+constexpr int rows_by_two = vector_bytes == 64 ? 12 : 6;
+
 // Rows [r, r + count) of a block from `rows`, in pieces of at most R: f(std::integral_constant<int, rows>, first).
 template <int R, class F>
 ELMAN_INLINE void row_tiles(int64_t first, int64_t end, const F& f) {

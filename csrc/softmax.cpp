@@ -173,7 +173,7 @@ class SoftmaxRows {
     pack_outer(n, in_.w + first * K, K, 0, K, packed);
     add_outer(n, packed, 0, K, kept(0, first), in_.V, panels_ * P, gh, capacity_);
     for (int64_t j = 0; j < columns(); ++j)
-      row_tiles<6>(first, first + n, [&](auto R, int64_t v) { add_weights<R>(v, j, fresh, to.gw + v * K + j * P); });
+      row_tiles<rows_by_two>(first, first + n, [&](auto R, int64_t v) { add_weights<R>(v, j, fresh, to.gw + v * K + j * P); });
   }
 
   // q of e^(l - largest). A row that does not count has no say, whatever it is.

@@ -13,6 +13,7 @@ HERE = Path(__file__).parent
 TESTS = {
     HERE / "test_gated.py": "test_bits",
     HERE / "test_scan.py": "test_loop or test_bits or test_nothing_leaks",
+    HERE / "test_product.py": "equals_torch or neighbours",
     HERE / "test_norm.py": "oracle or any_number or bits or ordinary",
     HERE / "test_selective.py": "test_loop or test_bits or test_nothing_leaks or test_decays or test_what_is_not",
     HERE / "test_tape.py": "functions or sums or trace_step",
