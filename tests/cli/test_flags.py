@@ -2,6 +2,8 @@
 
 import json
 import os
+import platform
+import subprocess
 import sys
 
 import pytest
@@ -128,6 +130,43 @@ def test_a_verb_does_not_see_it_and_a_run_does(capsys):
     assert torch.get_num_threads() == 1
     assert main([*TRAIN, "--threads", "100000", "--import", "leaky"]) == 2
     assert "threads is 100000; it must be a whole number of at least 0 and at most 256" in capsys.readouterr().err
+
+
+KEEPING = """
+from pathlib import Path
+from elman.cli import flags
+resident = lambda: int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
+flags.keep_memory()
+before = resident()
+blocks = [bytes(1) * (30 << 20) for _ in range(6)]
+there = resident() - before
+del blocks[:3]
+del blocks
+print(there, resident() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc that is asked")
+@pytest.mark.parametrize(
+    ("named", "kept"),
+    [({}, True), ({"MALLOC_ARENA_MAX": "1"}, True), ({"MALLOC_TOP_PAD_": "0"}, False),
+     ({"GLIBC_TUNABLES": "glibc.malloc.tcache_count=7"}, False), ({"GLIBC_TUNABLES": "glibc.rtld.nns=4"}, True)],
+)  # fmt: skip
+def test_memory_of_large_tensors_is_kept_unless_someone_says_otherwise(named, kept):
+    """180 MB of which 256 may be free at the end of the heap; by itself glibc gives blocks of 30 MB back at once."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    command = [sys.executable, "-c", KEEPING]
+    done = subprocess.run(command, env=environment | named, capture_output=True, text=True, check=True)
+    there, left = map(int, done.stdout.split())
+    assert there >= 175 and (left >= 170 if kept else left <= 40), done.stdout
+
+
+def test_what_trains_keeps_memory(monkeypatch):
+    asked = []
+    monkeypatch.setattr(flags, "keep_memory", lambda: asked.append(1))
+    for verb in ("evaluate", "serve", "train", "search", "predict"):
+        flags.pop_flags(verb, [])
+    assert len(asked) == 2
 
 
 def test_idle_threads_sleep_early_unless_someone_says_otherwise(monkeypatch):

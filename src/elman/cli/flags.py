@@ -1,4 +1,5 @@
-"""The flags that every verb takes: `--import MODULE`, which adds cells or tasks, and `--threads N`.
+"""The flags that every verb takes, `--import MODULE`, which adds cells or tasks, and `--threads N`; and what the
+process of a verb is set to.
 
 In a run `threads` is a setting, since the last bits of the weights depend on it.
 """
@@ -6,6 +7,7 @@ In a run `threads` is a setting, since the last bits of the weights depend on it
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import sys
 from collections.abc import Sequence
@@ -13,6 +15,8 @@ from collections.abc import Sequence
 from elman.errors import InputError
 from elman.files import plugins
 from elman.options import MOST_THREADS, whole
+
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # of malloc.h
 
 
 def pop_flags(verb: str, arguments: Sequence[str]) -> list[str]:
@@ -24,6 +28,8 @@ def pop_flags(verb: str, arguments: Sequence[str]) -> list[str]:
     modules, arguments = _pop("--import", arguments)
     load(modules)
     sleep_early()
+    if verb in ("train", "search"):
+        keep_memory()
     if verb == "train" or not any(word.partition("=")[0] == "--threads" for word in arguments):
         return arguments
     threads, arguments = _pop("--threads", arguments)
@@ -66,3 +72,17 @@ def sleep_early() -> None:
     """
     if "torch" not in sys.modules and not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
         os.environ["GOMP_SPINCOUNT"] = "1000"  # some 20 us, not 5 ms
+
+
+def keep_memory() -> None:
+    """Make glibc keep what large tensors free for those of the next step, for which it would otherwise ask the system
+    again, at a page fault for every 4 KiB: blocks of up to 32 MB come from the heap, and the heap is given back once
+    256 MB of its end are free, but for 64. It is for a process that trains, and not if the environment says otherwise.
+    """
+    named = any(f"MALLOC_{name}_" in os.environ for name in ("MMAP_THRESHOLD", "TRIM_THRESHOLD", "TOP_PAD", "MMAP_MAX"))
+    if named or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "") or sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt") and libc.mallopt(M_MMAP_THRESHOLD, 32 << 20):  # older ones refuse more
+        libc.mallopt(M_TRIM_THRESHOLD, 256 << 20)
+        libc.mallopt(M_TOP_PAD, 64 << 20)
