@@ -289,7 +289,9 @@ def main() -> None:
     flags = parser("forecasting", __doc__, 10)
     flags.add_argument("--threads", type=int, default=2)
     flags.add_argument("--gluonts", default=os.environ.get("GLUONTS"), help="the folder that gluonts is in")
-    flags.add_argument("--rows", default="training,loading,sampling,updating", help="which, between commas")
+    flags.add_argument(
+        "--rows", default="training,loading,sampling,updating", help="which, between commas; loading is for gluonts"
+    )
     options = flags.parse_args()
     torch.set_num_threads(options.threads)
     peer = WithGluonts(Path(options.gluonts), options.threads) if options.gluonts else WithTorch()

@@ -118,7 +118,7 @@ def fallen(before: Measured | None, now: Measured) -> str:
         return ""
     fall = before["ratio"] - now["ratio"]
     slower = fall > ERRORS * math.hypot(before["error"], now["error"]) and fall > LEAST * before["ratio"]
-    faults = now["faults"] >= 1 and now["faults"] > 2 * before["faults"]
+    faults = now["faults"] >= 1 and (before["faults"] < 1 or now["faults"] > 2 * before["faults"])
     return " and ".join(what for what, happened in (("SLOWER", slower), ("PAGE FAULTS", faults)) if happened)
 
 

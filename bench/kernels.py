@@ -9,6 +9,7 @@ ours in a call: none, once calls have found their memory. Rows of memory have me
 """
 
 import json
+import math
 import os
 import platform
 import statistics
@@ -33,7 +34,7 @@ MAPPED = {
     "MALLOC_MMAP_THRESHOLD_": "8589934592",  # the logits of a large vocabulary alone are 2.3 GB
     "MALLOC_TRIM_THRESHOLD_": "17179869184",
     "MALLOC_TOP_PAD_": "268435456",
-    "MALLOC_ARENA_MAX": "1",  # what threads allocate too: heaps of their own are given back whatever else is said
+    "MALLOC_ARENA_MAX": "1",  # other arenas have no heap of this kind: what does not fit into 64 MB is mapped anew
 }
 SECONDS = 10.0  # what a row may take, about; slow rows get fewer rounds, and say how many
 
@@ -104,7 +105,7 @@ class Timed:
         """Repeats such that one timing takes at least 100 ms, most of it warm; the first timing warms up."""
         self.time()
         once = self.time().seconds
-        self.repeats = max(1, int(0.1 / once))
+        self.repeats = math.ceil(0.1 / once)
         return once * self.repeats
 
 

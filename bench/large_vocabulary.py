@@ -2,7 +2,7 @@
 
 Forward and backward pass of 4,096 tokens, 256 wide, over 50,000 and 143,000 symbols, in float32 on two threads. A
 process for each library, in turns, one peer after the other. Torch's is timed with all logits at once and by its
-`linear_cross_entropy` in chunks; the faster counts, and the other is listed for information, from at most two rounds.
+`linear_cross_entropy` in chunks, which has two rounds; the faster counts, and the other is listed for information.
 With all logits it has a new process each round, in which one pass warms up: its memory stays mapped, and grows by
 gigabytes from pass to pass. Memory is the peak of one pass in a fresh process, less the gradients; `at the speed of
 multiply-adds` is what three products of that size would take where everything is in the cache.

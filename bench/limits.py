@@ -1,10 +1,10 @@
 """How near our side of a row is to what the machine can do: its multiply-adds, or the bytes that it reads and writes.
 
 A row whose products are large is held against the fastest product of the same run, ours or a peer's on the same
-instruction set; a row that reads its weights once for each step against Torch's fastest matrix-vector product over as
-many weights (part `memory`), and a linear scan against the sum of two arrays as large as its own: what Torch reaches,
-which a row may exceed. Multiply-adds are those of the products alone: gates and norms take time too, and count nothing
-here, so that no row comes to 100 %; "all" is the ratio of one that did.
+instruction set; a row that reads its weights once for each step against Torch's fastest matrix-vector product over the
+weights of a step, those of the input included (part `memory`), and a linear scan against the sum of two arrays as large
+as its own: what Torch reaches, which a row may exceed. Multiply-adds are those of the products alone: gates and norms
+take time too, and count nothing here, so that no row comes to 100 %; "all" is the ratio of one that did.
 
 `python -m bench.limits` measures the part `memory`.
 """

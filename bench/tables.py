@@ -95,7 +95,7 @@ def unstable(row: dict[str, Any]) -> bool:
 
 
 def _of_medians(row: dict[str, Any]) -> float:
-    more_is_better = row["inverted"] or "/" in row["unit"]
+    more_is_better = row.get("inverted") or "/" in row["unit"]
     return float(row["ours"] / row["theirs"] if more_is_better else row["theirs"] / row["ours"])
 
 
@@ -121,7 +121,7 @@ def setting(results: dict[str, Any]) -> str:
     busy = sum(not row["quiet"] for part in parts.values() for row in part["rows"])
     text = (
         f"Measured at commit {at}, parts begun from {dates[0]} to {dates[-1]} (UTC), nothing else being started on the "
-        f"machine ({busy or 'no'} row{'s' * (busy != 1)} met something all the same): {where}.\n"
+        f"machine ({busy or 'no'} row{'s' * (busy != 1)} of those that watch for it met something else): {where}.\n"
     )
     text += f"Our kernels on {NAMES[results['isa']]}; {versions}.\n"
     text += (

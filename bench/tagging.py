@@ -6,9 +6,7 @@ with a gather (bench.with_torch) or, in a row of its own, packed sequences. The 
 its best path. Both sides begin with the same weights, their losses are compared, and they run in this process, in turn.
 """
 
-import statistics
 from collections.abc import Callable
-from itertools import count
 
 import numpy as np
 import torch
@@ -81,20 +79,20 @@ def training(rounds: int) -> list[Result]:
         torch.testing.assert_close(tagger.loss(ours, batches[0])[0], plain(batches[0]), rtol=1e-5, atol=0)
 
     def stepper(model: nn.Module, loss: Callable[[Batch], Tensor]) -> Callable[[], None]:
-        optimiser, number = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True), count()
+        optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
 
-        def step() -> None:
-            batch = batches[next(number) % len(batches)]
-            optimiser.zero_grad()
-            (loss(batch) / int(batch.lengths.sum())).backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 5.0)
-            optimiser.step()
+        def once_through() -> None:
+            for batch in batches:
+                optimiser.zero_grad()
+                (loss(batch) / int(batch.lengths.sum())).backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+                optimiser.step()
 
-        return step
+        return once_through
 
     steps = [stepper(ours, lambda batch: tagger.loss(ours, batch)[0]), *(stepper(plain, plain) for plain in theirs)]
     mine, *others = in_turn(steps, rounds)
-    words = statistics.mean(int(batch.lengths.sum()) for batch in batches)
+    words = sum(int(batch.lengths.sum()) for batch in batches)
     name = "train a BiLSTM-CRF tagger"
     return [
         result(name, f"torch {how} and pytorch-crf", mine, other, per_round=words, unit="words/s")

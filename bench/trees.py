@@ -11,7 +11,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from itertools import count, pairwise
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -140,15 +140,16 @@ def training(width: int, size: int, rounds: int) -> list[Result]:
         torch.testing.assert_close(theirs(batches[0].x), ours(batches[0].x).logits, rtol=1e-4, atol=1e-4)
 
     def stepper(model: nn.Module, loss: Callable[[Batch], Tensor]) -> Callable[[], None]:
-        change, number = torch.optim.Adagrad(model.parameters(), lr=0.05, fused=True), count()
+        change = torch.optim.Adagrad(model.parameters(), lr=0.05, fused=True)
 
-        def step() -> None:
-            batch = batch_of(groups[next(number) % len(groups)], "nodes")  # both sides lay out their trees
-            change.zero_grad()
-            (loss(batch) / len(batch.y)).backward()
-            change.step()
+        def once_through() -> None:
+            for group in groups:
+                batch = batch_of(group, "nodes")  # both sides lay out their trees
+                change.zero_grad()
+                (loss(batch) / len(batch.y)).backward()
+                change.step()
 
-        return step
+        return once_through
 
     def theirs_loss(model: nn.Module) -> Callable[[Batch], Tensor]:
         return lambda batch: nn.functional.cross_entropy(model(batch.x), batch.y, reduction="sum")  # type: ignore[arg-type]
@@ -161,7 +162,7 @@ def training(width: int, size: int, rounds: int) -> list[Result]:
         mine, *each = in_turn(steps, rounds)
         how, best = min(zip(("scatter", "cat"), each, strict=True), key=lambda pair: statistics.median(pair[1]))
         name = f"train a Tree-LSTM, {width} wide, {size} units{', 1 thread' * (threads == 1)}"
-        rows.append(result(name, f"torch {how}", mine, best, per_round=BATCH, unit="trees/s"))
+        rows.append(result(name, f"torch {how}", mine, best, per_round=len(data), unit="trees/s"))
     return rows
 
 

@@ -24,11 +24,11 @@ def in_turn(steps: Sequence[Callable[[], object]], rounds: int) -> list[list[flo
     """The seconds of each step in each round, after two rounds that warm up. A step is repeated until it has taken a
     tenth of a second, so that most of what is timed is warm: after a pause the system may put a thread of Torch's on
     the core that the other one is on, where it waits for milliseconds."""
-    return clocked([Repeated(step) for step in steps], rounds)
+    return clocked([Repeated(step) for step in steps], rounds, warm=2)  # in which Repeated finds out how often
 
 
 class Repeated:
-    """How long a step takes, taken as often as fits into a tenth of a second; the second timing tells how often."""
+    """How long a step takes, taken often enough to last a tenth of a second; the second timing tells how often."""
 
     def __init__(self, step: Callable[[], object]) -> None:
         self.step, self.timings, self.repeats = step, 0, 1
@@ -37,7 +37,7 @@ class Repeated:
         seconds = _seconds(self._run) / self.repeats
         self.timings += 1
         if self.timings == 2:
-            self.repeats = max(1, int(0.1 / seconds))
+            self.repeats = math.ceil(0.1 / seconds)
         return seconds
 
     def _run(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +117,7 @@ def test_page_faults_where_there_were_none_are_a_fall() -> None:
     assert guard.fallen(before, {**before, "faults": 622.0}) == "PAGE FAULTS"
     assert guard.fallen({**before, "faults": 500.0}, {**before, "faults": 622.0}) == ""
     assert guard.fallen({**before, "faults": 500.0}, {**before, "faults": 1500.0}) == "PAGE FAULTS"
+    assert guard.fallen({**before, "faults": 0.9}, {**before, "faults": 1.7}) == "PAGE FAULTS"
     assert guard.fallen(None, {**before, "faults": 622.0}) == ""
 
 
@@ -160,19 +160,19 @@ def test_a_ratio_is_that_of_the_rounds() -> None:
     assert most["reached"] is False and most["ours"] == 10.0 and most["theirs"] == 5.0
 
 
-def test_a_step_is_repeated_for_a_tenth_of_a_second_and_timed_once() -> None:
-    calls = 0
+def test_a_step_is_repeated_for_a_tenth_of_a_second_and_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, calls = 0.0, [0, 0]
 
-    def step() -> None:
-        nonlocal calls
-        calls += 1
-        time.sleep(0.01)
+    def step(which: int, seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        calls[which] += 1
 
-    [seconds] = turns.in_turn([step], rounds=3)
-    assert len(seconds) == 3 and all(0.01 <= each < 0.02 for each in seconds)
-    assert 2 + 3 * 5 <= calls <= 2 + 3 * 10
-    slow = turns.Repeated(lambda: time.sleep(0.11))
-    assert [round(slow(), 1) for _ in range(3)] == [0.1] * 3 and slow.repeats == 1
+    monkeypatch.setattr(turns.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(turns.time, "sleep", lambda seconds: None)
+    times = turns.in_turn([lambda: step(0, 0.03), lambda: step(1, 0.2)], rounds=3)
+    assert [[round(each, 9) for each in side] for side in times] == [[0.03] * 3, [0.2] * 3]
+    assert calls == [2 + 3 * 4, 2 + 3]  # 4 times 0.03 are the first that reach a tenth
 
 
 def test_a_ratio_that_is_not_that_of_the_medians_is_named() -> None:
@@ -184,7 +184,9 @@ def test_a_ratio_that_is_not_that_of_the_medians_is_named() -> None:
     assert not any(map(tables.unstable, (steady, rates, inverted, turns.figure("a", 1.0, "ms"))))
 
 
-def test_changes_that_are_not_committed_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_that_are_not_committed_are_not_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from bench import all as everything
 
     monkeypatch.setattr("sys.argv", ["all", "products"])
@@ -192,6 +194,7 @@ def test_changes_that_are_not_committed_are_not_measured(monkeypatch: pytest.Mon
     monkeypatch.setattr(everything, "measure", lambda *given: pytest.fail("measured"))
     with pytest.raises(SystemExit):
         everything.main()
+    assert "not committed" in capsys.readouterr().err
 
 
 def test_a_peer_without_any_output_of_ours_is_not_timed(tmp_path: Path) -> None:
